@@ -186,6 +186,7 @@ setup-proxy: $(VENV)/.proxy
 $(VENV)/.faults: $(DEV)
 	$(call debian,strace,strace,the durability tests)
 	$(call debian,ip,iproute2,the tests of network partitions)
+	$(call debian,cc,gcc libc6-dev,the tests of clock steps)
 	@touch $@
 
 $(VENV)/.browser: $(DEV)

@@ -97,6 +97,7 @@ def up(argv: list[str]) -> int:
             if arguments.port is not None:
                 pod.set_port(arguments.port)
             agents = demo.agents(pod) if arguments.demo else nullcontext()
+            cluster: LocalCluster | None = None
 
             async def announce(gateway: Gateway) -> None:
                 address = links.link(pod, await gateway.invite(pod.name, person))
@@ -104,6 +105,10 @@ def up(argv: list[str]) -> int:
                 print(f"  inspector  {address}  (works once, for two minutes)")
                 print(f"             new link: mcpp token {person} --link")
                 print(f"  agents     {pod.url}")
+                if cluster is not None:
+                    print(
+                        f"             or, to outlive one gateway: MCPP_URL={cluster.urls(pod.url)}"
+                    )
                 print("Stop with Ctrl-C.", flush=True)
 
             key = _session_key(pod.folder)
@@ -111,19 +116,25 @@ def up(argv: list[str]) -> int:
                 with agents:
                     return _run("up", pod.path, os.environ, announce, key, loading, _LOCAL_LOG)
             port = configuration.load(pod.path).gateway.port
-            cluster = LocalCluster(pod.path, port, arguments.cluster, os.environ)
+            cluster = local = LocalCluster(pod.path, port, arguments.cluster, os.environ)
 
             @contextmanager
             def loading_everywhere() -> Iterator[None]:
                 with loading():
                     yield
-                cluster.reload()
+                local.reload()
 
-            with cluster.running(), agents:
-                environment = cluster.environment
+            with local.running(), agents:
+                environment = local.environment
                 return _run("up", pod.path, environment, announce, key, loading_everywhere)
     except McppError as error:
         return _fail("up", error)
+
+
+def local_gateway(path: str, port: int) -> int:
+    """Run one more gateway of a local pod, as a process of its own."""
+    environment = {**os.environ, "MCPP_GATEWAY__PORT": str(port)}
+    return _run("up", Path(path), environment)
 
 
 def _port(text: str) -> int:
@@ -170,8 +181,6 @@ def _run(
 def local_tokens(config: Config, folder: Path) -> Config:
     """Return a local pod's configuration with its folder of signed tokens, if there is one."""
     tokens = folder / "tokens"
-    if config.log.kind == "jetstream":
-        return config
     return msgspec.structs.replace(config, token_folder=str(tokens)) if tokens.exists() else config
 
 

@@ -22,6 +22,8 @@ def describe(config: Config) -> Iterator[str]:
         yield f"issuer     {issuer.name}: {issuer.keys} for pods {pods}"
     if config.token_folder is not None:
         yield f"tokens     signed by this gateway, in {config.token_folder}"
+    if config.shares_tokens:
+        yield "tokens     signed by this cluster, which keeps the keys"
     roles = [
         text
         for text, is_on in (

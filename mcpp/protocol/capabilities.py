@@ -39,6 +39,8 @@ class Capabilities:
     Raises CapabilityError, with the path, for an invalid pattern.
     """
 
+    bounds: "Capabilities | None" = None  # those that also have to allow an envelope
+
     def __init__(self, patterns: Iterable[Mapping[str, Any]]) -> None:
         self.patterns = tuple(patterns)
         self._rules = [_compile_rule(rule, f"$[{i}]") for i, rule in enumerate(self.patterns)]
@@ -76,7 +78,7 @@ class _Both(Capabilities):
     def __init__(self, stated: Capabilities, allowed: Capabilities) -> None:
         super().__init__(stated.patterns)
         self.reads_context = stated.reads_context or allowed.reads_context
-        self.bounds = allowed
+        self.bounds: Capabilities = allowed
 
     def allow(self, envelope: Envelope, lineage: Lineage | None) -> bool:
         return super().allow(envelope, lineage) and self.bounds.allow(envelope, lineage)

@@ -123,8 +123,9 @@ class PodArchive:
         copy = self.copy
         if not copy.sequence:
             return await self._streams.first(self._pod) <= 1
-        found = await self._streams.read(self._pod, copy.sequence, limit=1)
-        return bool(found) and (found[0][0], crc32(found[0][1])) == (copy.sequence, copy.checksum)
+        stream = self._streams.log_stream(self._pod)
+        found = await self._streams.stored(stream, seq=copy.sequence)
+        return found is not None and crc32(found[1]) == copy.checksum
 
     async def _run(self, function: Callable[..., None], *arguments: object) -> None:
         await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 import uuid6
@@ -21,7 +21,7 @@ from mcpp_gateway.cluster.blob_stream import BlobStream
 from mcpp_gateway.cluster.log_copy import CopyFolder, LogCopy
 from mcpp_gateway.cluster.nats_link import LinkError, NatsLink, NatsMessage
 from mcpp_gateway.cluster.pod_link import PodLink
-from mcpp_gateway.cluster.shared_secrets import SharedSecrets
+from mcpp_gateway.cluster.shared.secrets import SharedSecrets
 from mcpp_gateway.cluster.streams import Streams, token
 from mcpp_gateway.config import ClusterSection, Config, ConfigError
 from mcpp_gateway.core.cluster.leader import MAX_BATCH_BYTES
@@ -43,6 +43,9 @@ from mcpp_gateway.core.sessions import ParticipantSettings
 from mcpp_gateway.storage.helper.process import HelperProcess
 from mcpp_gateway.storage.history_reader import HistoryReader
 
+if TYPE_CHECKING:
+    from mcpp_gateway.cluster.shared.tokens import SharedTokens
+
 logger = logging.getLogger("mcpp.gateway")
 
 T = TypeVar("T")
@@ -62,6 +65,10 @@ _RETRY_SECONDS: Final = 1.0
 _DAY_SECONDS: Final = 86_400.0
 # The log is out of reach if a command has had no outcome for so long (G-53).
 _STALLED_SECONDS: Final = 3.0
+# Or if nothing was stored for so long, and JetStream, which is asked now and then, answers nothing:
+# its servers have no majority. Longer than most elections.
+PROOF_SECONDS: Final = 8.0
+_ASK_SECONDS: Final = 2.0
 
 
 class ClusterLog:
@@ -97,6 +104,8 @@ class ClusterLog:
         self._link = new_link(section, self.gateway)
         self._streams = Streams(self._link, section.replicas, config.log.retention)
         self.secrets = SharedSecrets(self._link, self._streams)
+        self.tokens: SharedTokens | None = None  # once signed tokens are in use
+        self._with_key = False
         self._pods: dict[str, PodLink] = {}
         self.blobs = BlobStream(self._link, self._streams, self._leads)
         self._opening = asyncio.Semaphore(_OPENED_AT_ONCE)
@@ -105,6 +114,7 @@ class ClusterLog:
         self._next_beat = 0.0
         self._stepped_at = float("inf")
         self._connected = False
+        self._proved_at = float("-inf")  # when the servers last had a majority
         self._unreachable_seconds = section.unreachable_seconds
         self._reached_at = 0.0
 
@@ -166,13 +176,34 @@ class ClusterLog:
         self._timer = self._loop.call_later(_STEP_SECONDS, self._step)
         await self._persist(self._streams.create_states)
         await self._persist(self.secrets.open)
+        if self.tokens is not None:
+            await self._open_tokens(self.tokens, with_key=self._with_key)
         self._connected = True
+        self._proved_at = self._clock()
+        self._start(self._prove())
         await asyncio.gather(*(self._open(link) for link in self._pods.values()))
         self._beat(self._clock())
 
     def _leads(self, pod: str) -> bool:
         link = self._pods.get(token(pod))
         return link is not None and link.pod.is_leader
+
+    def share_tokens(self, *, with_key: bool, on_change: Callable[[], None]) -> "SharedTokens":
+        """Return the signed tokens that all gateways have in common.
+
+        They are read as soon as the cluster can be reached. `with_key` creates a signing key if
+        there is none; `on_change` is called when the tokens have changed.
+        """
+        if self.tokens is None:
+            from mcpp_gateway.cluster.shared.tokens import SharedTokens
+
+            self.tokens = SharedTokens(self._link, self._streams)
+        self.tokens.on_change = on_change
+        if self._connected:
+            self._start(self._open_tokens(self.tokens, with_key=with_key))
+        else:
+            self._with_key = with_key
+        return self.tokens
 
     async def shared_key(self, candidate: bytes) -> bytes:
         """Return the key that all gateways sign with: the first one that any of them brought."""
@@ -234,6 +265,8 @@ class ClusterLog:
             self._timer.cancel()
         for task in self._tasks:
             task.cancel()
+        if self.tokens is not None:
+            self.tokens.close()
         await self._link.close()
         self._history.close()
         self._indexer.close()
@@ -252,6 +285,20 @@ class ClusterLog:
             except LinkError as error:
                 logger.warning("the cluster is not ready", extra={"reason": str(error)})
                 await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _prove(self) -> None:
+        """Ask JetStream now and then: a gateway without messages would not notice a loss."""
+        while True:
+            await asyncio.sleep(_ASK_SECONDS)
+            try:
+                await self._streams.info(self._streams.state_stream)
+                self._proved_at = self._clock()
+            except LinkError as error:
+                logger.debug("JetStream does not answer", extra={"reason": str(error)})
+
+    async def _open_tokens(self, tokens: "SharedTokens", *, with_key: bool) -> None:
+        await self._persist(lambda: tokens.open(with_key=with_key))
+        await tokens.follow()
 
     def _copy(self, pod: PodCore) -> LogCopy:
         return self._pods[token(pod.name)].archive.copy
@@ -276,7 +323,8 @@ class ClusterLog:
 
     def _reaches(self, link: PodLink, now: float) -> bool:
         is_stalled = link.pod.waiting_seconds(now) >= _STALLED_SECONDS
-        return self._link.is_connected and link.is_open and not is_stalled
+        is_proved = now - self._proved_at < PROOF_SECONDS
+        return self._link.is_connected and link.is_open and is_proved and not is_stalled
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)
@@ -292,6 +340,8 @@ class ClusterLog:
         now = self._clock()
         was_suspended = now - self._stepped_at > _SUSPENDED_SECONDS
         self._stepped_at = now
+        if was_suspended:
+            self._proved_at = now  # it could not ask
         self._silence.advance(now)
         if now >= self._next_beat:
             self._next_beat = now + _BEAT_SECONDS
@@ -308,12 +358,15 @@ class ClusterLog:
         leads = {name: each for name, each in said.items() if each is not None}
         sessions = sum(link.pod.session_count for link in self._pods.values())
         lag = sum(link.lag for link in self._pods.values())
-        beat = Beat(self.gateway, leads, self.stopping, self.address, sessions, lag)
+        outdated = any(link.pod.outdated for link in self._pods.values())
+        about = (self.address, sessions, lag, self.is_reachable, outdated)
+        beat = Beat(self.gateway, leads, self.stopping, *about)
         self._link.send(f"{self._link.prefix}.beat", encode(beat))
 
     def _receive_record(self, message: NatsMessage) -> None:
         link = self._pods.get(message.subject.split(".")[1])
         if link is not None:
+            self._proved_at = self._clock()
             link.receive_record(message)
 
     def _receive_forward(self, message: NatsMessage) -> None:

@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="mcpp cluster",
         description="Show the gateways of a cluster, with the pods that each of them leads. The "
-        "exit code is 1 if there is no gateway, or a pod without a leader.",
+        "exit code is 1 if there is no gateway, one cannot reach the log, or a pod has no leader.",
     )
     parser.add_argument(
         "--config",
@@ -90,18 +90,26 @@ def _print(config: Config, beats: list[Beat]) -> int:
     print(f"{'gateway':<14} {'address':<24} {'sessions':>8} {'leads':>5} {'lag':>5}")
     for beat in beats:
         state = "  stopping" if beat.stopping else ""
+        if not beat.reachable:
+            state += "  log out of reach"
+        if beat.outdated:
+            state += "  older version: it does not lead"
         print(
             f"{beat.gateway:<14} {beat.address:<24} {beat.sessions:>8} {len(beat.leads):>5} "
             f"{beat.lag:>5}{state}"
         )
+    if not beats:
+        print(f"none; NATS answers, but no gateway uses the cluster.name {config.cluster.name!r}")
     leaders = {
         pod.replace("%", "."): (beat, said) for beat in beats for pod, said in beat.leads.items()
     }
-    print(f"\n{'pod':<24} {'leader':<14} {'term':>6} {'records':>10}")
+    print(f"\n{'pod':<24} {'leader':<24} {'term':>6} {'records':>10}")
     for pod in config.pods:
         if pod in leaders:
             beat, said = leaders[pod]
-            print(f"{pod:<24} {beat.gateway:<14} {said.term:>6} {said.sequence:>10}")
+            leader = beat.address or beat.gateway
+            print(f"{pod:<24} {leader:<24} {said.term:>6} {said.sequence:>10}")
         else:
-            print(f"{pod:<24} {'none':<14}")
-    return 0 if beats and leaders.keys() >= config.pods.keys() else _EXIT_UNHEALTHY
+            print(f"{pod:<24} {'none':<24}")
+    is_healthy = beats and all(beat.reachable for beat in beats)
+    return 0 if is_healthy and leaders.keys() >= config.pods.keys() else _EXIT_UNHEALTHY

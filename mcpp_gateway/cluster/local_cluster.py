@@ -51,6 +51,11 @@ class LocalCluster:
         }
         self._gateways: list[subprocess.Popen[bytes]] = []
 
+    def urls(self, url: str) -> str:
+        """Return the addresses of all gateways, given that of the first."""
+        first = f":{self.ports[0]}/"
+        return ",".join(url.replace(first, f":{port}/") for port in self.ports)
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """Run the servers and the other gateways while the block runs."""
@@ -91,8 +96,8 @@ class LocalCluster:
 
     def _start_gateway(self, port: int) -> None:
         program = "from mcpp_gateway.demo import end_with_parent; end_with_parent(); "
-        program += "import sys; from mcpp_gateway.commands import gateway; "
-        program += f"sys.exit(gateway(['--config', {str(self._config)!r}, '--port', '{port}']))"
+        program += "import sys; from mcpp_gateway.commands import local_gateway; "
+        program += f"sys.exit(local_gateway({str(self._config)!r}, {port}))"
         self._gateways.append(
             subprocess.Popen(
                 [sys.executable, "-c", program],

@@ -3,6 +3,10 @@
 Sending never waits: messages are queued and written by one task. What is sent while no server can
 be reached is dropped, because everything that matters is sent again by its owner. Replies arrive on
 one subject of this gateway and are given to the function that was registered for their second part.
+
+The library connects again by itself, but not always: an error that a server reports closes it for
+good, a write to a closed socket can end its task, and it waits for the last bytes to a server that
+does not read. So a client that stays unconnected is given up, and a new one takes its place.
 """
 
 import asyncio
@@ -26,6 +30,13 @@ _CONNECT_SECONDS: Final = 2
 _PING_SECONDS: Final = 2
 _ANSWER_SECONDS: Final = 5.0
 _QUEUE_BYTES: Final = 64 << 20
+_CHECK_SECONDS: Final = 0.5
+_REPLACE_SECONDS: Final = 3.0  # longer than the library takes where another server answers
+_CLOSE_SECONDS: Final = 1.0
+_LOG_SECONDS: Final = 10.0
+# With uvloop, a write to a closed socket raises RuntimeError; the library lets it pass, and its own
+# assertions, too.
+_FAILURES: Final = (NatsError, OSError, RuntimeError, AttributeError, AssertionError)
 
 
 class LinkError(McppError):
@@ -67,6 +78,9 @@ class NatsLink:
         self._credentials = credentials
         self._tls = tls
         self._client = Client()
+        self._subscriptions: list[tuple[str, Handler]] = []
+        self._keeper: asyncio.Task[None] | None = None
+        self._logged: dict[str, float] = {}  # when each error was logged last
         self._queue: deque[tuple[str, bytes, str, dict[str, str] | None]] = deque()
         self._queue_bytes = 0
         self._queued = asyncio.Event()
@@ -84,9 +98,8 @@ class NatsLink:
         refused = asyncio.get_running_loop().create_future()
 
         async def on_error(error: Exception) -> None:
-            await _log_error(error)
-            is_final = isinstance(error, ssl.SSLError) or "uthorization" in str(error)
-            if is_final and not refused.done():
+            await self._log_error(error)
+            if _is_final(error) and not refused.done():
                 refused.set_result(error)
 
         connecting = asyncio.ensure_future(self._connect(on_error))
@@ -94,42 +107,57 @@ class NatsLink:
             await asyncio.wait((connecting, refused), return_when=asyncio.FIRST_COMPLETED)
             if not connecting.done():
                 raise LinkError(f"cluster.servers: {refused.result()}")
-            await connecting
+            self._client = await connecting
         finally:
             refused.cancel()
             connecting.cancel()
         self._sender = asyncio.create_task(self._send_queue())
+        self._keeper = asyncio.create_task(self._keep_connected())
         await self.subscribe(f"{self.replies}.>", self._receive_reply)
 
-    async def _connect(self, on_error: Callable[[Exception], Awaitable[None]]) -> None:
+    async def _connect(self, on_error: Callable[[Exception], Awaitable[None]]) -> Client:
+        """Return a client that has connected, trying until a server answers. Raises LinkError."""
         options = {} if self._credentials is None else {"user_credentials": self._credentials}
-        try:
-            await self._client.connect(
-                self._servers,
-                name=f"mcpp gateway {self._gateway}",
-                error_cb=on_error,
-                max_reconnect_attempts=-1,
-                reconnect_time_wait=_RECONNECT_SECONDS,  # type: ignore[arg-type]
-                connect_timeout=_CONNECT_SECONDS,
-                ping_interval=_PING_SECONDS,
-                max_outstanding_pings=2,
-                pending_size=_QUEUE_BYTES,
-                tls=self._tls,
-                **options,  # type: ignore[arg-type]
-            )
-        except (NatsError, OSError, ValueError) as error:
-            raise LinkError(f"cluster.servers: {error}") from None
+        while True:
+            client = Client()
+            try:
+                await client.connect(
+                    self._servers,
+                    name=f"mcpp gateway {self._gateway}",
+                    error_cb=on_error,
+                    max_reconnect_attempts=-1,
+                    reconnect_time_wait=_RECONNECT_SECONDS,  # type: ignore[arg-type]
+                    connect_timeout=_CONNECT_SECONDS,
+                    ping_interval=_PING_SECONDS,
+                    max_outstanding_pings=2,
+                    pending_size=_QUEUE_BYTES,
+                    tls=self._tls,
+                    **options,  # type: ignore[arg-type]
+                )
+                return client
+            except (NatsError, OSError, ValueError) as error:
+                raise LinkError(f"cluster.servers: {error}") from None
+            except _FAILURES as error:  # a server ended while it was asked
+                await on_error(error)
+            finally:
+                if not client.is_connected:
+                    await _close(client)
 
     async def close(self) -> None:
         """Send what waits, and close the connection."""
-        if self._sender is not None:
-            self._sender.cancel()
+        if self._sender is None or self._keeper is None:
+            return  # it was never connected
+        self._sender.cancel()
+        self._keeper.cancel()
         if self._client.is_connected:
             try:
-                await asyncio.wait_for(self._client.flush(), 1)
-            except (NatsError, TimeoutError):
+                while self._queue:
+                    subject, data, reply, headers = self._queue.popleft()
+                    await self._client.publish(subject, data, reply, headers)
+                await asyncio.wait_for(self._client.flush(), _CLOSE_SECONDS)
+            except _FAILURES:
                 logger.debug("the last messages were not sent")
-        await self._client.close()
+        await _close(self._client)
 
     @property
     def is_connected(self) -> bool:
@@ -161,12 +189,15 @@ class NatsLink:
         self._on_reply[name] = handler
 
     async def subscribe(self, subject: str, handler: Handler) -> None:
-        """Call a function for every message of a subject."""
+        """Call a function for every message of a subject, also after the connection was lost."""
+        self._subscriptions.append((subject, handler))
+        await self._subscribe(self._client, subject, handler)
 
+    async def _subscribe(self, client: Client, subject: str, handler: Handler) -> None:
         async def receive(message: Msg) -> None:
             handler(NatsMessage(message.subject, message.data, message.headers or {}))
 
-        await self._client.subscribe(subject, cb=receive)
+        await client.subscribe(subject, cb=receive)
 
     async def request(
         self, subject: str, data: bytes, headers: dict[str, str] | None = None
@@ -211,8 +242,39 @@ class NatsLink:
         elif kind in self._on_reply:
             self._on_reply[kind](message)
 
+    async def _keep_connected(self) -> None:
+        """Replace a client that does not connect again by itself."""
+        loop = asyncio.get_running_loop()
+        connected_at = loop.time()
+        while True:
+            await asyncio.sleep(_CHECK_SECONDS)
+            if self._client.is_connected:
+                connected_at = loop.time()
+            elif loop.time() - connected_at >= _REPLACE_SECONDS:
+                logger.warning("connecting to the cluster anew")
+                await self._replace()
+                connected_at = loop.time()
+
+    async def _replace(self) -> None:
+        closing = asyncio.create_task(_close(self._client))
+        try:
+            self._client = await self._connect(self._log_error)
+            for subject, handler in self._subscriptions:
+                await self._subscribe(self._client, subject, handler)
+        except (LinkError, *_FAILURES) as error:
+            await self._log_error(error)
+            await _close(self._client)  # to be tried again
+        await closing
+
+    async def _log_error(self, error: Exception) -> None:
+        """Log an error, the same one now and then: a server may be away for long."""
+        reason, now = str(error) or type(error).__name__, asyncio.get_running_loop().time()
+        if now - self._logged.get(reason, float("-inf")) >= _LOG_SECONDS:
+            self._logged = {**self._logged, reason: now} if len(self._logged) < 100 else {}
+            logger.warning("cluster connection", extra={"reason": reason})
+
     async def _send_queue(self) -> None:
-        queue, client = self._queue, self._client
+        queue = self._queue
         while True:
             await self._queued.wait()
             self._queued.clear()
@@ -220,10 +282,21 @@ class NatsLink:
                 subject, data, reply, headers = queue.popleft()
                 self._queue_bytes -= len(data)
                 try:
-                    await client.publish(subject, data, reply, headers)
-                except (NatsError, OSError) as error:
+                    await self._client.publish(subject, data, reply, headers)
+                except _FAILURES as error:
                     logger.warning("not sent to the cluster", extra={"reason": str(error)})
 
 
-async def _log_error(error: Exception) -> None:
-    logger.warning("cluster connection", extra={"reason": str(error) or type(error).__name__})
+async def _close(client: Client) -> None:
+    """Close a client. One that hangs is left: its socket ends with the server or the process."""
+    try:
+        await asyncio.wait_for(client.close(), _CLOSE_SECONDS)
+    except _FAILURES:
+        logger.debug("a connection to the cluster was not closed properly")
+
+
+def _is_final(error: Exception) -> bool:
+    """Return whether a server refuses this gateway, or is not to be trusted."""
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError):
+        return False  # it ended during the handshake
+    return isinstance(error, ssl.SSLError) or "uthorization" in str(error)

@@ -11,6 +11,7 @@ import uuid6
 from mcpp_gateway.cluster.archive import PodArchive
 from mcpp_gateway.cluster.nats_link import LinkError, NatsLink, NatsMessage
 from mcpp_gateway.cluster.streams import StreamLostError, Streams, token
+from mcpp_gateway.core.cluster.delegation import PROBE_SECONDS
 from mcpp_gateway.core.cluster.messages import Forward, PodBeat, RelayedParts, encode
 from mcpp_gateway.core.cluster.ordering import Ordering
 from mcpp_gateway.core.cluster.pod import ClusterPod
@@ -62,6 +63,8 @@ class PodLink:
         self._repairing: asyncio.Task[None] | None = None
         self._missing_since: float | None = None
         self._awake = False
+        self._probing = False
+        self._is_reported = False  # that the log holds records of a newer version
         self._live: list[bytes] = []  # parts for the other gateways, of this tick
         self._live_bytes = 0
         self._early: list[tuple[int, bytes]] = []  # records that came before the log was read
@@ -196,6 +199,8 @@ class PodLink:
             at = found[-1][0] + 1
         self.is_open = True
         self.pod.delegation.may_lead = not self.pod.outdated
+        if self.pod.outdated:
+            self._report_newer_version()
         for sequence, data in self._early:
             self._take(sequence, data)
         self._early.clear()
@@ -226,18 +231,36 @@ class PodLink:
             if effects:
                 self._perform(effects)
             self.archive.take(sequence, record)
+            if self.pod.outdated:
+                self._report_newer_version()
         except Exception as error:
             # A record that was applied in part would make this gateway differ from the others.
             self._on_failure(error)
             raise
 
+    def _report_newer_version(self) -> None:
+        if not self._is_reported:
+            self._is_reported = True
+            reason = (
+                "the log holds records of a newer version: this gateway follows, but never leads"
+            )
+            logger.warning(reason, extra={"pod": self._name})
+
     def _flush(self) -> None:
         self._awake = False
         self.pod.delegation.flush(self._clock())
+        if not self._probing and self.pod.delegation.outgoing:
+            self._probing = True
+            self._loop.call_later(PROBE_SECONDS, self._probe)
         if self._live:
             parts = RelayedParts(self.pod.delegation.gateway, self._live)
             self._link.send(f"{self._link.prefix}.{token(self._name)}.live", encode(parts))
             self._live, self._live_bytes = [], 0
+
+    def _probe(self) -> None:
+        self._probing = self.pod.delegation.probe(self._clock())
+        if self._probing:
+            self._loop.call_later(PROBE_SECONDS, self._probe)
 
     async def _repair(self) -> None:
         """Read what has not arrived."""

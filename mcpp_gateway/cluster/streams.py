@@ -7,7 +7,8 @@ first one last: its number of parts and its id say whether the others belong to 
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from base64 import b64decode
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -24,7 +25,9 @@ from mcpp_gateway.core.cluster.records import (
 logger = logging.getLogger("mcpp.gateway")
 
 _NOT_FOUND: Final = "404"
+_END: Final = "204"  # of several answers
 _STREAM_NOT_FOUND: Final = 10059
+_MESSAGE_NOT_FOUND: Final = 10037
 _READ_AT_ONCE: Final = 256
 _READ_BYTES: Final = 8 << 20
 _PART_BYTES: Final = 524_288
@@ -44,6 +47,14 @@ class _StatePart(msgspec.Struct, array_like=True):
 
 
 _decode_part = msgspec.msgpack.Decoder(_StatePart).decode
+
+
+class JetStreamError(LinkError):
+    """JetStream answered with an error, such as while its servers elect a leader."""
+
+    def __init__(self, name: str, code: int, description: str) -> None:
+        super().__init__(f"{name}: {description}")
+        self.code = code
 
 
 class StreamLostError(LinkError):
@@ -103,15 +114,34 @@ class Streams:
     async def read(
         self, pod: str, sequence: int, limit: int = _READ_AT_ONCE
     ) -> list[tuple[int, bytes]]:
-        """Return some records from a sequence number on; none if there are no more."""
+        """Return some records from a sequence number on; none if there are no more.
+
+        Any server of the stream answers, also one that does not have the latest yet. Raises
+        LinkError.
+        """
         subject = f"$JS.API.DIRECT.GET.{self.log_stream(pod)}"
         request = {"seq": sequence, "batch": limit, "max_bytes": _READ_BYTES}
-        found = await self._link.request_many(subject, _encode(request))
-        return [
-            (int(message.headers["Nats-Sequence"]), message.data)
-            for message in found
-            if not message.status
-        ]
+        *found, last = await self._link.request_many(subject, _encode(request))
+        if last.status not in (_END, _NOT_FOUND):
+            _check(last)
+        return [(int(message.headers["Nats-Sequence"]), message.data) for message in found]
+
+    async def read_all(
+        self, pod: str, first: int, last: int
+    ) -> AsyncIterator[list[tuple[int, bytes]]]:
+        """Yield all records between two sequence numbers, in portions. Raises LinkError."""
+        attempts = 0
+        while first <= last:
+            found = [each for each in await self.read(pod, first) if each[0] <= last]
+            if found:
+                attempts = 0
+                yield found
+                first = found[-1][0] + 1
+            elif attempts < _ATTEMPTS:
+                attempts += 1
+                await asyncio.sleep(_RETRY_SECONDS)  # the server that answered is behind
+            else:
+                raise LinkError(f"the log of pod {pod!r} cannot be read beyond record {first}")
 
     async def append(self, pod: str, records: Iterable[bytes]) -> list[int]:
         """Store records in their order; return their sequence numbers. Raises LinkError."""
@@ -157,7 +187,11 @@ class Streams:
             others = await asyncio.gather(*(self._load_part(pod, each) for each in numbers))
             parts = [first, *(each for each in others if each and each.id == first.id)]
             if len(parts) == first.parts:
-                return decode_cluster_state(b"".join(part.data for part in parts))
+                try:
+                    return decode_cluster_state(b"".join(part.data for part in parts))
+                except msgspec.DecodeError as error:
+                    reason = f"the stored state of pod {pod!r} is of a newer version, or damaged"
+                    raise LinkError(f"{reason}: {error}") from None
             await asyncio.sleep(_RETRY_SECONDS)  # another gateway is storing one just now
         raise LinkError(f"the stored state of pod {pod!r} is not complete")
 
@@ -188,30 +222,62 @@ class Streams:
     async def ensure(self, config: dict[str, Any]) -> int:
         """Create a stream if there is none, with its limits. Return its last sequence number."""
         name = config["name"]
-        found = await self.call(f"STREAM.INFO.{name}", {})
-        error = found.get("error")
-        if error and error.get("err_code") == _STREAM_NOT_FOUND:
-            found = await self.call(f"STREAM.CREATE.{name}", config)
-            error = found.get("error")
-            if error:  # another gateway created it just now
-                found = await self.call(f"STREAM.INFO.{name}", {})
-                error = found.get("error") and error
-        if error:
-            raise LinkError(f"stream {name}: {error.get('description')}")
+        found = await self.info(name)
+        if found is None:
+            try:
+                found = await self.call(f"STREAM.CREATE.{name}", config)
+            except JetStreamError:
+                found = await self.info(name)  # another gateway may have created it just now
+                if found is None:
+                    raise
         known = found["config"]
         if known.get("sealed"):
             raise LinkError(f"stream {name} is sealed: the log was moved, or is being replaced")
         limits = ("max_age", "max_bytes")
         changed: dict[str, Any] = {key: config[key] for key in limits if key in config}
         if any(known.get(key, 0) != value for key, value in changed.items()):
-            await self.call(f"STREAM.UPDATE.{name}", {**known, **changed})
+            try:
+                await self.call(f"STREAM.UPDATE.{name}", {**known, **changed})
+            except JetStreamError as error:
+                logger.warning(
+                    "the limits of a stream stay as they were", extra={"reason": str(error)}
+                )
         return int(found["state"]["last_seq"])
 
+    async def info(self, stream: str) -> dict[str, Any] | None:
+        """Return what JetStream says about a stream; None if there is none. Raises LinkError."""
+        try:
+            return await self.call(f"STREAM.INFO.{stream}", {})
+        except JetStreamError as error:
+            if error.code == _STREAM_NOT_FOUND:
+                return None
+            raise
+
+    async def stored(self, stream: str, **wanted: object) -> tuple[int, bytes] | None:
+        """Return a message, by `seq` or `last_by_subj`, with its number; None if there is none.
+
+        The stream's leader answers: other servers may not know it yet. Raises LinkError.
+        """
+        try:
+            found = (await self.call(f"STREAM.MSG.GET.{stream}", wanted))["message"]
+        except JetStreamError as error:
+            if error.code == _MESSAGE_NOT_FOUND:
+                return None
+            raise
+        return int(found["seq"]), b64decode(found.get("data", ""))
+
     async def call(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Call a function of JetStream. Raises LinkError if it is not answered."""
+        """Call a function of JetStream.
+
+        Raises JetStreamError if it fails, and LinkError if it is not answered.
+        """
         message = await self._link.request(f"$JS.API.{name}", _encode(body))
         _check(message)
         answer: dict[str, Any] = msgspec.json.decode(message.data)
+        error = answer.get("error")
+        if error:
+            code = int(error.get("err_code", error.get("code", 0)))
+            raise JetStreamError(name, code, str(error.get("description", "")))
         return answer
 
 

@@ -58,18 +58,14 @@ async def export(config: Config, pod: str, *, seal: bool) -> AsyncIterator[bytes
             replica.begin(state)
         exporter = _Exporter(pod, replica)
         fence = StreamFence(first)
-        at = first
-        while at <= last and (found := await streams.read(pod, at)):
+        async for found in streams.read_all(pod, first, last):
             for sequence, data in found:
-                if sequence > last:
-                    break
                 if state is None or sequence > state.sequence:
                     replica.apply(sequence, data, 0.0)
                 record = decode_record(data)
                 for each in () if record is None else fence.take(sequence, record):
                     for line in exporter.take(each):
                         yield line
-            at = found[-1][0] + 1
         for line in exporter.finish():
             yield line
 
@@ -130,8 +126,8 @@ async def import_lines(
 
 
 async def _make_room(streams: Streams, pod: str, *, replace: bool) -> None:
-    found = await streams.call(f"STREAM.INFO.{streams.log_stream(pod)}", {})
-    if "error" in found or not found["state"]["last_seq"]:
+    found = await streams.info(streams.log_stream(pod))
+    if found is None or not found["state"]["last_seq"]:
         return
     if not replace:
         raise LogToolError(
@@ -220,8 +216,8 @@ async def _streams(config: Config) -> AsyncIterator[Streams]:
 
 
 async def _info(streams: Streams, pod: str) -> dict[str, Any]:
-    found = await streams.call(f"STREAM.INFO.{streams.log_stream(pod)}", {})
-    if "error" in found:
+    found = await streams.info(streams.log_stream(pod))
+    if found is None:
         raise LogToolError(f"the cluster holds no log of pod {pod!r}")
     return found
 

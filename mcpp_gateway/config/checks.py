@@ -77,9 +77,6 @@ def check_cluster(sections: Sections) -> None:
     cluster, log = sections.cluster, sections.log
     if log.kind != "jetstream":
         return
-    if sections.issuers or sections.tokens.path is not None:
-        key = "issuers" if sections.issuers else "tokens.path"
-        raise BadKeyError(key, "signed tokens are not supported with jetstream yet")
     if not cluster.servers:
         raise BadKeyError("cluster.servers", 'log.kind = "jetstream" needs NATS servers')
     for server in cluster.servers:

@@ -65,16 +65,22 @@ class Config(msgspec.Struct, frozen=True):
     pod_limits: dict[str, PodLimits] = {}  # of those pods that have their own
     admin_token: bytes | None = None  # SHA-256
     admin_signed: bool = False  # whether signed tokens may have the role
+    shares_tokens: bool = False  # the gateway's own tokens are kept in the cluster
 
     @property
     def admits_signed(self) -> bool:
         """Whether signed tokens may admit participants that are not configured."""
-        return bool(self.issuers) or self.token_folder is not None
+        return bool(self.issuers) or self.has_own_tokens
+
+    @property
+    def has_own_tokens(self) -> bool:
+        """Whether the gateway accepts tokens that `mcpp token` has signed."""
+        return self.shares_tokens or self.token_folder is not None
 
     @property
     def token_sources(self) -> tuple[object, ...]:
         """Where signed tokens may come from."""
-        return self.issuers, self.token_folder
+        return self.issuers, self.token_folder, self.shares_tokens
 
     def limits_of(self, pod: str) -> PodLimits:
         """Return the limits of a pod."""
@@ -197,6 +203,7 @@ def _check(sections: Sections, environment: Mapping[str, str], folder: Path) -> 
     paths = {name: path and str(folder / path) for name, path in given.items()}
     cluster = msgspec.structs.replace(sections.cluster, **paths)
     own, admin = sections.tokens.path, sections.admin
+    is_clustered = log.kind == "jetstream"
     has_token = any(getattr(admin, name) is not None for name in TOKEN_FORMS)
     admin_token = None
     if has_token:
@@ -212,10 +219,11 @@ def _check(sections: Sections, environment: Mapping[str, str], folder: Path) -> 
         tuple(warnings),
         cluster,
         tuple(read_issuer(name, each, folder) for name, each in sections.issuers.items()),
-        None if own is None else str(folder / own),
+        None if own is None or is_clustered else str(folder / own),
         pod_limits,
         admin_token,
         admin.signed,
+        own is not None and is_clustered,
     )
 
 

@@ -400,7 +400,7 @@ class Gateway:
         now = {each.name: each for each in config.issuers}
         before = {each.name: each for each in self.config.issuers}
         gone = before.keys() - now.keys()
-        if config.token_folder is None:
+        if not config.has_own_tokens:
             gone |= {OWN_ISSUER}
         for connection in self.leases.revoke(lambda grant: grant.issuer in gone):
             log_session("revoked", connection, reason="issuer removed")
@@ -418,17 +418,32 @@ class Gateway:
         except ModuleNotFoundError:
             reason = "signed tokens need PyJWT: pip install 'mcpp-pods[gateway]'"
             raise ConfigError(f"issuers: {reason}") from None
-        return TokenService(config, self.loop, lambda: self.hub.clock())
+        shared = None
+        if self.cluster is not None and config.token_folder is None:
+            shared = self.cluster.share_tokens(
+                with_key=config.shares_tokens, on_change=self._learn_tokens
+            )
+        return TokenService(config, self.loop, lambda: self.hub.clock(), shared)
 
-    def revoke(self, name: str) -> int:
+    async def revoke(self, name: str) -> int:
         """Revoke a signed token by its id, or all of a participant (S-10).
 
-        Return the number of connections that were closed here.
+        Return the number of connections that were closed here. Raises McppError if the cluster
+        cannot be reached: then nothing is revoked.
         """
         if self.tokens is None:
             raise ConfigError("no signed tokens are configured")
-        self.tokens.revoke(name)
+        shared = None if self.cluster is None else self.cluster.tokens
+        if shared is None or self.config.token_folder is not None:
+            self.tokens.revoke(name)
+        else:
+            self.tokens.add([await shared.revoke(name, self.hub.clock())])
         return self._close_revoked()
+
+    def _learn_tokens(self) -> None:
+        """Apply what was signed or revoked elsewhere."""
+        if self.tokens is not None and self.tokens.learn():
+            self._close_revoked()
 
     def _close_revoked(self) -> int:
         assert self.tokens is not None
@@ -496,8 +511,7 @@ class Gateway:
             self.hub.perform_all(self.cluster.close_stalled(self.hub.clock()))
         if self.tokens is not None:
             self.tokens.renew_keys()
-            if self.tokens.learn():
-                self._close_revoked()
+            self._learn_tokens()
         self._check_descriptors()
         self._check_outboxes()
         self.quota.start_second()

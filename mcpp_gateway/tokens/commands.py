@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from mcpp.cli.extras import importing
 from mcpp.cli.shorthand import read_filter
 from mcpp.client import local_pod
 from mcpp.errors import CapabilityError, McppError
@@ -22,7 +23,9 @@ from mcpp_gateway.config.participants import id_mistake
 from mcpp_gateway.tokens.revocations import MAX_DAYS, Revocations
 
 if TYPE_CHECKING:
-    from mcpp_gateway.tokens.store import IssuedToken, TokenStore
+    from mcpp_gateway.cluster.shared.token_command import ClusterTokens
+    from mcpp_gateway.tokens.signing import IssuedToken
+    from mcpp_gateway.tokens.store import TokenStore
 
 _EXIT_USAGE: Final = 2
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -115,12 +118,19 @@ def _config(arguments: argparse.Namespace, pod: local_pod.LocalPod | None) -> Co
     return configuration.load(arguments.config if pod is None else pod.path)
 
 
-def _store(arguments: argparse.Namespace, pod: local_pod.LocalPod | None) -> "TokenStore":
+def _store(
+    arguments: argparse.Namespace, pod: local_pod.LocalPod | None
+) -> "TokenStore | ClusterTokens":
+    config = _config(arguments, pod)
+    if config.shares_tokens:
+        with importing("cluster"):
+            from mcpp_gateway.cluster.shared.token_command import ClusterTokens
+        return ClusterTokens(config)
     try:
         from mcpp_gateway.tokens.store import TokenStore
     except ModuleNotFoundError:
         raise ConfigError("signed tokens need PyJWT: pip install 'mcpp-pods[gateway]'") from None
-    folder = _config(arguments, pod).token_folder
+    folder = config.token_folder
     if folder is None:
         if pod is None:
             raise ConfigError(f'{arguments.config}: no [tokens] path, such as path = "tokens"')
@@ -174,7 +184,7 @@ def _table(arguments: argparse.Namespace, pod: local_pod.LocalPod | None) -> Ite
     for name, settings in config.pods.items():
         for each in settings:
             yield f"{'(configured)':16}  {each.id:20}  {name:20}  never"
-    if config.token_folder is None and (pod is None or not (pod.folder / "tokens").exists()):
+    if not config.has_own_tokens and (pod is None or not (pod.folder / "tokens").exists()):
         return
     store, now, revoked = _store(arguments, pod), time.time(), Revocations()
     revoked.add(store.revocations(), now)

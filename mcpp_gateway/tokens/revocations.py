@@ -4,7 +4,7 @@ A gateway learns them from the folder of its tokens, from the admin's requests a
 from the other gateways. No I/O here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -43,6 +43,9 @@ class Revocations:
 
     def __len__(self) -> int:
         return len(self._known)
+
+    def __iter__(self) -> Iterator[Revocation]:
+        return iter(self._known.values())
 
     def add(self, revocations: Iterable[Revocation], now: float) -> bool:
         """Add revocations and forget those whose tokens have expired. Return whether any is new."""

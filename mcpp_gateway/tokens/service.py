@@ -14,7 +14,8 @@ from mcpp_gateway.tokens.fetching import fetch
 from mcpp_gateway.tokens.key_cache import KeyCache, ReadKeys
 from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey, read_key_set, read_public_key
 from mcpp_gateway.tokens.revocations import Revocation, Revocations
-from mcpp_gateway.tokens.store import ISSUER_CLAIM, TokenStore
+from mcpp_gateway.tokens.signing import ISSUER_CLAIM, OwnTokens
+from mcpp_gateway.tokens.store import TokenStore
 from mcpp_gateway.tokens.verdicts import BadToken, Verdict
 from mcpp_gateway.tokens.verification import Issuer, Issuers
 
@@ -28,17 +29,25 @@ class TokenService:
     """Verifies signed tokens. Owns the issuers' keys and the revocations."""
 
     def __init__(
-        self, config: Config, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]
+        self,
+        config: Config,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+        shared: OwnTokens | None = None,
     ) -> None:
+        """Read the keys. `shared` is what the gateways of a cluster have in common."""
         self.revocations = Revocations()
         self._loop = loop
         self._clock = clock
         folder = config.token_folder
-        self._store = None if folder is None else TokenStore(Path(folder))
+        self._folder = None if folder is None else TokenStore(Path(folder))
+        if self._folder is not None:
+            self._folder.create()
+        # Revocations of other issuers' tokens are shared, too.
+        self._store: OwnTokens | None = self._folder or shared
         self._seen: object = None
         self._issuers = list(self._issuers_of(config))
-        if self._store is not None:
-            self._store.create()
+        if self._store is not None and config.has_own_tokens:
             self._issuers.append(self._own_issuer(self._store))
         self._verification = Issuers(self._issuers, config.pods)
         self.learn()
@@ -62,8 +71,8 @@ class TokenService:
     def revoke(self, name: str) -> Revocation:
         """Revoke a token by its id, or all tokens of a participant (S-10)."""
         now = self._clock()
-        if self._store is not None:
-            revocation = self._store.revoke(name, now)
+        if self._folder is not None:
+            revocation = self._folder.revoke(name, now)
         else:
             revocation = Revocation.of_participant(name, now)
         self.add([revocation])
@@ -122,7 +131,7 @@ class TokenService:
                 settings.clock_skew_seconds,
             )
 
-    def _own_issuer(self, store: TokenStore) -> Issuer:
+    def _own_issuer(self, store: OwnTokens) -> Issuer:
         cache = KeyCache(OWN_ISSUER, store.public_keys, self._loop, self._clock, renews=False)
         self._load(cache)
         return Issuer(OWN_ISSUER, ISSUER_CLAIM, None, cache, _OWN_TEMPLATE, leeway_seconds=0.0)

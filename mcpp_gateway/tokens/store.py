@@ -10,39 +10,18 @@ may use the folder at a time.
 
 import fcntl
 import os
-import secrets
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import jwt
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
 
 from mcpp_gateway.config import ConfigError
 from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey
 from mcpp_gateway.tokens.revocations import Revocation, Revocations, decode_revocations
-
-ISSUER_CLAIM: Final = "mcpp-gateway"
-OWN_CLAIMS: Final = "mcpp"
-
-
-class IssuedToken(msgspec.Struct, frozen=True):
-    """A token that was issued, without the token itself."""
-
-    id: str
-    participant: str
-    pods: list[str]
-    issued: float
-    expires: float
+from mcpp_gateway.tokens.signing import IssuedToken, SigningKey, new_token, revocation_of
 
 
 class TokenStore:
@@ -63,17 +42,13 @@ class TokenStore:
 
     def add_key(self) -> str:
         """Create a signing key, which signs from now on, and return its id."""
-        key = Ed25519PrivateKey.generate()
-        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        id = secrets.token_hex(4)
-        self._write(f"key-{id}.pem", pem)
-        return id
+        key = SigningKey.new()
+        self._write(f"key-{key.id}.pem", key.pem)
+        return key.id
 
     def public_keys(self) -> tuple[VerifyingKey, ...]:
         """Return the keys that verify own tokens. Raises KeySetError."""
-        return tuple(
-            VerifyingKey(id, "EdDSA", key.public_key()) for id, key in self._private_keys()
-        )
+        return tuple(key.verifying() for key in self._keys())
 
     def sign(
         self,
@@ -85,25 +60,16 @@ class TokenStore:
         expires: float,
     ) -> str:
         """Issue a token and note that it was issued. Raises ConfigError."""
+        issued = new_token(participant, pods, now, expires)
         try:
-            id, key = list(self._private_keys())[-1]
+            token = list(self._keys())[-1].sign(issued, rights)
         except (KeySetError, IndexError) as error:
             raise ConfigError(f"{self.folder}: no signing key: {error}") from None
-        issued = IssuedToken(secrets.token_hex(8), participant, list(pods), now, expires)
-        claims = {
-            "iss": ISSUER_CLAIM,
-            "sub": participant,
-            "pod": issued.pods[0] if len(issued.pods) == 1 else issued.pods,
-            "iat": now,
-            "exp": expires,
-            "jti": issued.id,
-            OWN_CLAIMS: dict(rights),
-        }
         with self._lock():
             kept = [each for each in self.issued() if each.expires > now]
             lines = [msgspec.json.encode(each) for each in (*kept, issued)]
             self._write("issued.jsonl", b"\n".join(lines) + b"\n")
-        return jwt.encode(claims, key, algorithm="EdDSA", headers={"kid": id})
+        return token
 
     def issued(self) -> list[IssuedToken]:
         """Return the issued tokens, expired ones included for a while."""
@@ -115,10 +81,7 @@ class TokenStore:
 
     def revoke(self, name: str, now: float) -> Revocation:
         """Revoke a token by its id, or all tokens of a participant, and return what was noted."""
-        revocation = Revocation.of_participant(name, now)
-        for each in self.issued():
-            if each.id == name:
-                revocation = Revocation("token", name, now, each.expires)
+        revocation = revocation_of(name, self.issued(), now)
         self.add_revocations([revocation], now)
         return revocation
 
@@ -152,15 +115,13 @@ class TokenStore:
     def _key_files(self) -> list[Path]:
         return sorted(self.folder.glob("key-*.pem"), key=lambda path: path.stat().st_mtime_ns)
 
-    def _private_keys(self) -> Iterator[tuple[str, Ed25519PrivateKey]]:
+    def _keys(self) -> Iterator[SigningKey]:
+        """Yield the keys, oldest first. Raises KeySetError."""
         for path in self._key_files():
             try:
-                key = load_pem_private_key(path.read_bytes(), None)
-            except (OSError, ValueError) as error:
+                yield SigningKey(path.stem.removeprefix("key-"), path.read_bytes())
+            except OSError as error:
                 raise KeySetError(f"{path}: {error}") from None
-            if not isinstance(key, Ed25519PrivateKey):
-                raise KeySetError(f"{path}: not an Ed25519 key")
-            yield path.stem.removeprefix("key-"), key
 
     @contextmanager
     def _lock(self) -> Iterator[None]:

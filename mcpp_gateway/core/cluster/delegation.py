@@ -11,7 +11,7 @@ from typing import Final
 
 from mcpp.protocol.envelope import Envelope
 from mcpp_gateway.core.cluster.forwarding import PendingCommands
-from mcpp_gateway.core.cluster.leader import FindSettings, Leader
+from mcpp_gateway.core.cluster.leader import FindOwner, FindSettings, Leader
 from mcpp_gateway.core.cluster.leadership import Silence, ranking
 from mcpp_gateway.core.cluster.messages import JOIN, Command, Forward, encode
 from mcpp_gateway.core.cluster.records import Claim, encode_record
@@ -21,6 +21,7 @@ from mcpp_gateway.core.contexts.hops import Hops
 from mcpp_gateway.core.records import Batch
 from mcpp_gateway.core.sessions import Session
 
+PROBE_SECONDS: Final = 0.025
 _RESEND_SECONDS: Final = 0.5
 _CLAIM_SECONDS: Final = 1.0
 _RANK_SECONDS: Final = 0.1
@@ -44,6 +45,7 @@ class Delegation:
         silence: Silence,
         options: ClusterOptions,
         settings: FindSettings,
+        owner: FindOwner,
         new_id: Callable[[], str],
         on_join: Callable[[int], None],
         new_hops: Callable[[], Hops | None],
@@ -52,6 +54,7 @@ class Delegation:
         self.outgoing = PendingCommands()
         self.leader: Leader | None = None  # if it is this gateway
         self.may_lead = False
+        self._steps_down = False  # decides no more: its successor does
         self.refused: dict[str, int] = {}
         self._pod = pod
         self._replica = replica
@@ -59,6 +62,7 @@ class Delegation:
         self._silence = silence
         self._options = options
         self._settings = settings
+        self._owner = owner
         self._new_id = new_id
         self._new_hops = new_hops
         self._on_join = on_join  # told the number of a session of this gateway, decided here
@@ -92,25 +96,27 @@ class Delegation:
         now: float,
         *,
         participant: str = "",
+        grant: bytes = b"",
     ) -> None:
         """Ask for something else on behalf of a session of this gateway."""
         if not self.outgoing:
             self._progress_at = now
         seen = self._replica.fence.index
         command = self.outgoing.add(
-            event, number, session, participant=participant, seen=seen, now=now
+            event, number, session, participant=participant, seen=seen, grant=grant, now=now
         )
-        if self.leader is None:
+        leader = self._deciding
+        if leader is None:
             self._unsent.append(command)
         else:
-            self._hear_own(self.leader, command, now)
+            self._hear_own(leader, command, now)
         self._wire.wake()
 
     def send(
         self, number: int, session: Session, text: bytes, envelope: Envelope, now: float
     ) -> None:
         """Ask for a decision on a text of a session of this gateway."""
-        outgoing, leader = self.outgoing, self.leader
+        outgoing, leader = self.outgoing, self._deciding
         if not outgoing.commands:
             self._progress_at = now
         command = outgoing.add_text(number, session, text, envelope.id, now)
@@ -132,10 +138,11 @@ class Delegation:
 
     def hear(self, forward: Forward, now: float) -> None:
         """Take commands of another gateway, if this one leads."""
-        leader = self.leader
+        leader = self._deciding
         if leader is None:
             # Another gateway may know sooner than this one that it leads.
-            self._early.append(forward)
+            if self.leader is None and forward.commands:
+                self._early.append(forward)
             return
         for command in forward.commands:
             leader.hear(forward.origin, command, now)
@@ -151,6 +158,19 @@ class Delegation:
         elif self._unsent and self._replica.fence.leader is not None and now >= self._held_until:
             unsent, self._unsent = self._unsent, []
             self._forward(unsent)
+
+    def probe(self, now: float) -> bool:
+        """Ask the leader for a sign of life if it has been quiet while commands wait.
+
+        An empty message does: if the leader is not there, the servers say so at once. Commands that
+        it took with it would wait until they are sent again. Return whether commands wait.
+        """
+        leader = self._replica.fence.leader
+        if self.leader is not None or not self.outgoing or now < self._held_until:
+            return False
+        if leader is not None and now - self._progress_at >= PROBE_SECONDS:
+            self._wire.forward(leader, encode(Forward(self.origin, ())))
+        return True
 
     def limit_hops(self, has_persons: bool) -> None:
         """Begin or stop to limit hops, where a person was added or the last one removed."""
@@ -180,7 +200,7 @@ class Delegation:
 
         Return the number of contexts that expired.
         """
-        leader, expired = self.leader, 0
+        leader, expired = self._deciding, 0
         for _ in range(_PORTIONS if leader is not None else 0):
             assert leader is not None
             found = leader.expire(now)
@@ -208,7 +228,7 @@ class Delegation:
             self._progress_at, self._resend_soon = now, False
             for _, record in leader.in_flight:
                 self._wire.append(record)
-        for origin in leader.origins:
+        for origin in () if self._steps_down else leader.origins:
             gateway = origin.rpartition("/")[0]
             if gateway != self.gateway and self._is_gone(gateway):
                 leader.end_gateway(origin, now)
@@ -225,24 +245,26 @@ class Delegation:
         self._resend_soon = True
 
     def hand_over(self, now: float) -> bool:
-        """Let another gateway lead, once everything decided here is committed.
+        """Let another gateway lead. Return whether nothing is left to do.
 
-        Return whether nothing is left to do.
+        The claim follows what was decided here in the log. From then on nothing is decided here:
+        all gateways, this one included, send their commands to the successor.
         """
         self.may_lead = False
-        if self.leader is None:
+        leader = self.leader
+        if leader is None:
             return True
-        if self.leader.in_flight or self.leader.has_outcomes:
-            return False
         others = [each for each in self._silence.alive(_ALIVE_SECONDS) if each != self.gateway]
         if others and now - self._claimed_at > _CLAIM_SECONDS:
+            self._seal(leader, now)
+            self._steps_down = True
             self._claim(ranking(self._pod, others)[0], now)
         return not others
 
     def change(self, claim: Claim, now: float) -> None:
         """Follow a claim that counts: stop leading, begin, or send the new leader what waits."""
         if self.leader is not None:
-            self.leader = None
+            self.leader, self._steps_down = None, False
             self._replica.fall_back()
         self._suspected_since = None
         self._silence.hear(claim.gateway)
@@ -264,6 +286,10 @@ class Delegation:
             self._wire.wake()
 
     # --- private --------------------------------------------------------------------------------
+
+    @property
+    def _deciding(self) -> Leader | None:
+        return None if self._steps_down else self.leader
 
     def _hear_own(self, leader: Leader, command: Command, now: float) -> None:
         leader.hear(self.origin, command, now)
@@ -293,6 +319,7 @@ class Delegation:
         self.leader = Leader(
             self._replica,
             self._settings,
+            self._owner,
             self._new_id,
             refused=self.refused,
             checkpoint_entries=self._options.checkpoint_entries,
@@ -340,7 +367,7 @@ def _portions(commands: list[Command]) -> Iterator[list[Command]]:
     part: list[Command] = []
     size = 0
     for command in commands:
-        bytes = len(command.text) + _COMMAND_BYTES
+        bytes = len(command.text) + len(command.grant) + _COMMAND_BYTES
         if part and size + bytes > _FORWARD_BYTES:
             yield part
             part, size = [], 0

@@ -47,11 +47,12 @@ class PendingCommands:
         *,
         participant: str = "",
         seen: int = 0,
+        grant: bytes = b"",
         now: float,
     ) -> Command:
         """Number a command of a session and keep it."""
         self.last += 1
-        command = Command(self.last, event, number, participant, b"", seen)
+        command = Command(self.last, event, number, participant, b"", seen, grant)
         pending = Pending(self.last, session, "", command, now)
         self._queue.append(pending)
         self.commands.append(pending)

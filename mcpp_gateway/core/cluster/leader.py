@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import msgspec
 from msgspec import Raw
 
 from mcpp import kinds
-from mcpp.errors import DecodeError
+from mcpp.errors import CapabilityError, DecodeError, FilterError
 from mcpp.protocol.codec import decode
 from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import GATEWAY, Envelope
@@ -36,6 +37,7 @@ from mcpp_gateway.core.cluster.roster import SessionKey
 from mcpp_gateway.core.contexts.hops import Hops
 from mcpp_gateway.core.decisions import Decisions, LivePart, Revival, SuspectedLoop
 from mcpp_gateway.core.joining.cards import Cards
+from mcpp_gateway.core.joining.grants import GrantedSettings, decode_grant
 from mcpp_gateway.core.records import Batch, LogEntry
 from mcpp_gateway.core.refusals import Refusal
 from mcpp_gateway.core.requests.cards import NewCard, card_refusal, read_card_request
@@ -50,6 +52,7 @@ _CHECKPOINT_SECONDS: Final = 3600.0
 _ENTRY_BYTES: Final = 256  # what an entry takes beyond its text, about
 
 FindSettings = Callable[[str], ParticipantSettings | None]
+FindOwner = Callable[[str], str | None]  # the issuer of a participant with a signed token
 
 
 class Leader:
@@ -61,6 +64,7 @@ class Leader:
         self,
         replica: Replica,
         settings: FindSettings,
+        owner: FindOwner,
         new_id: Callable[[], str],
         *,
         refused: dict[str, int],
@@ -75,7 +79,9 @@ class Leader:
         self._checkpoint_entries = checkpoint_entries
         self._heard = dict(replica.heard)
         self._replica = replica
-        self._settings = settings
+        self._committed_settings = settings
+        self._committed_owner = owner
+        self._granted: dict[str, GrantedSettings] = {}  # ahead of the log
         self._new_id = new_id
         self._index = replica.fence.index
         self._position = replica.journal.end
@@ -217,6 +223,8 @@ class Leader:
         ahead = self._ahead
         for entry in batch.entries:
             ahead.pop(entry.id, None)
+        if self._granted and not (self.in_flight or self.has_outcomes):
+            self._granted.clear()
 
     def recognise(self, data: bytes) -> ClusterBatch | None:
         """Return the record that bytes hold if it is the next one of this leader.
@@ -233,6 +241,25 @@ class Leader:
         return self._journal_find(id) if found is None else found
 
     # --- private --------------------------------------------------------------------------------
+
+    def _settings(self, participant: str) -> ParticipantSettings | None:
+        granted = self._granted.get(participant) if self._granted else None
+        return self._committed_settings(participant) if granted is None else granted.settings
+
+    def _accept_grant(self, participant: str, data: bytes) -> bool:
+        """Take what a signed token admits. Return False for the name of another participant."""
+        ahead = self._granted.get(participant)
+        owner = self._committed_owner(participant) if ahead is None else ahead.issuer
+        if owner is None and self._settings(participant) is not None:
+            return False  # it is configured
+        try:
+            granted = decode_grant(participant, data)
+        except (msgspec.DecodeError, CapabilityError, FilterError):
+            return False  # of a newer version
+        if owner not in (None, granted.issuer):
+            return False
+        self._granted[participant] = granted
+        return True
 
     def _decide(self, origin: str, command: Command, envelope: Envelope | None, now: float) -> None:
         participant = self.roster.participant((origin, command.session))
@@ -316,8 +343,9 @@ class Leader:
 
     def _join(self, origin: str, command: Command, now: float) -> None:
         participant, key = command.participant, (origin, command.session)
+        is_accepted = not command.grant or self._accept_grant(participant, command.grant)
         settings = self._settings(participant)
-        if settings is None:
+        if settings is None or not is_accepted:
             self._note(DENIED, origin, command.number, command.session)
             return
         if participant not in self.roster.present:
@@ -332,7 +360,8 @@ class Leader:
                 self._note(REPLACED, old[0], 0, old[1])
                 self.roster.remove(old)
         self.roster.add(key, participant, self._index)
-        self._note(JOINED, origin, command.number, command.session, participant)
+        note = (command.number, command.session, participant, command.grant)
+        self._note(JOINED, origin, *note)
 
     def _is_outrun(self, origin: str, command: Command, old: SessionKey) -> bool:
         """Return whether a session may be newer than a join that would replace it.

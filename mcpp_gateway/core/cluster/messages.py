@@ -22,6 +22,7 @@ class Command(msgspec.Struct, frozen=True, array_like=True, gc=False):
     participant: str = ""
     text: bytes = b""
     seen: int = 0  # of a join: the index of the batch that its gateway expected next
+    grant: bytes = b""  # of a join with a signed token: what that admits
 
 
 class Forward(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -54,6 +55,8 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, gc=False):
     address: str = ""
     sessions: int = 0
     lag: int = 0  # records that it has not applied yet
+    reachable: bool = True  # whether its logs can be reached
+    outdated: bool = False  # a log holds records of a newer version: it does not lead (N-09)
 
 
 encode = msgspec.msgpack.Encoder().encode

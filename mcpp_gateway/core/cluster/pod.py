@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET
 
 from mcpp import kinds
-from mcpp.errors import DecodeError
+from mcpp.errors import CapabilityError, DecodeError, FilterError
 from mcpp.filters import Filter, everything
 from mcpp.protocol.codec import decode
 from mcpp.protocol.envelope import Envelope
@@ -52,6 +52,7 @@ from mcpp_gateway.core.decisions import (
 from mcpp_gateway.core.effects import CatchUp, Close, Effect
 from mcpp_gateway.core.history.pages import MemorySource
 from mcpp_gateway.core.joining.cards import replay_card, updated_participant
+from mcpp_gateway.core.joining.grants import GrantedSettings, decode_grant, encode_grant
 from mcpp_gateway.core.journal import Journal
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import PodCore
@@ -159,6 +160,7 @@ class ClusterPod(PodCore):
             silence=silence,
             options=options,
             settings=self.members.settings,
+            owner=self.members.owner,
             new_id=new_id,
             on_join=self._capture,
             new_hops=self._new_hops,
@@ -167,6 +169,7 @@ class ClusterPod(PodCore):
         self.replica.blobs = self.blobs
         self.answers.refused = self.delegation.refused
         self.tree = self.replica.tree
+        self.tree.caps = self.members.caps()
         self._decisions: _EdgeDecisions = _EdgeDecisions(
             self.tree, self.journal, self._attachment_refusal
         )
@@ -177,6 +180,7 @@ class ClusterPod(PodCore):
         self._joining: dict[int, tuple[str | None, int | None]] = {}
         self._opened: list[Session] = []  # in the present batch
         self._local: dict[str, Member] = {}
+        self._grants: dict[str, bytes] = {}  # of participants here that joined with signed tokens
         self._captured: dict[int, list[LiveContext]] = {}
 
     @property
@@ -236,6 +240,19 @@ class ClusterPod(PodCore):
         self._ask_to_join(number, session, now)
         return session, []
 
+    def admit(
+        self, settings: ParticipantSettings, issuer: str, until: float, now: float
+    ) -> list[Effect]:
+        """Keep what a signed token admits for the join that follows (S-01).
+
+        The log tells all gateways. What this one already grants applies here until then, so that
+        the session begins with its rights.
+        """
+        self._grants[settings.id] = encode_grant(GrantedSettings(settings, issuer, until))
+        if self.members.owner(settings.id) is not None:
+            return []
+        return super().admit(settings, issuer, until, now)
+
     def can_join(self, participant: str) -> bool:
         """Return whether the log can be reached: every join is decided there (G-53)."""
         return self.journal.admitting
@@ -277,14 +294,17 @@ class ClusterPod(PodCore):
 
     def reconfigure(self, settings: Iterable[ParticipantSettings], now: float) -> list[Effect]:
         """Apply a new list of participants; those no longer on it are closed for good."""
+        were_granted = set(filter(self.members.owner, self.members.known()))
         self.members.configure(settings, now)
+        self.tree.caps = self.members.caps()
         self._limit_hops()
         effects: list[Effect] = []
         for id, member in {**self.members.present, **self._local}.items():
             found = self.members.settings(id)
-            if found is not None:
+            is_taken = id in were_granted and self.members.owner(id) is None
+            if found is not None and not is_taken:
                 effects += self._update(member, found)
-            elif id in self._local:
+            elif id in self._local:  # with a signed token that the configuration replaces, too
                 effects += self.revoke(id, now)
         return effects
 
@@ -299,6 +319,10 @@ class ClusterPod(PodCore):
     def tick(self, now: float) -> list[Effect]:
         """Do what is due by the clock, about once a second. Only the leader has to."""
         self.expired += self.delegation.tick(now)
+        self.members.forget_granted(now)
+        self.replica.granted = {
+            id: data for id, data in self.replica.granted.items() if self.members.owner(id)
+        }
         return []
 
     def stop(self, now: float) -> None:
@@ -311,7 +335,10 @@ class ClusterPod(PodCore):
     def begin(self, state: ClusterState) -> None:
         """Begin with a state instead of with the first record."""
         self.replica.restore(state)
+        self.outdated = state.version > VERSION
         self.epoch = self.replica.epoch
+        for id, data in state.granted.items():
+            self._grant(id, data, state.state.time)
         for id in self.replica.roster.present:
             self._add_member(id)
 
@@ -459,6 +486,8 @@ class ClusterPod(PodCore):
 
     def _apply_note(self, note: Note, time: float, effects: list[Effect], now: float) -> None:
         self.replica.apply_note(note, time)
+        if note.event == JOINED and note.text:
+            effects += self._grant(note.participant, note.text, now)
         if note.origin != self.delegation.origin:
             return
         session = self._sessions.get(note.session)
@@ -493,7 +522,23 @@ class ClusterPod(PodCore):
 
     def _ask_to_join(self, number: int, session: Session, now: float) -> None:
         participant = session.member.settings.id
-        self.delegation.command(JOIN, number, session, now, participant=participant)
+        grant = self._grants.get(participant, b"")
+        self.delegation.command(JOIN, number, session, now, participant=participant, grant=grant)
+
+    def _grant(self, participant: str, data: bytes, now: float) -> list[Effect]:
+        """Apply what the log says about a participant with a signed token."""
+        try:
+            granted = decode_grant(participant, data)
+        except (msgspec.DecodeError, CapabilityError, FilterError):
+            self.outdated, self.delegation.may_lead = True, False  # of a newer version
+            return []
+        if self.members.is_configured(participant):
+            return []  # here already; the others will learn it
+        effects = super().admit(*granted, now)
+        local = self._local.get(participant)
+        if local is not None and local is not self.members.present.get(participant):
+            effects += self._update(local, granted.settings)
+        return effects
 
     def _join_again(self, number: int, session: Session, now: float) -> list[Effect]:
         """Ask once more for a session that is to replace one that was not known here before."""
@@ -545,6 +590,7 @@ class ClusterPod(PodCore):
             super()._detach(session)
         if not member.sessions and self._local.get(member.settings.id) is member:
             del self._local[member.settings.id]
+            self._grants.pop(member.settings.id, None)
 
     def _capture(self, number: int) -> None:
         """Keep the contexts as they are where a session joins: this gateway decides ahead."""

@@ -37,10 +37,12 @@ _CLAIM: Final = 1
 
 # What a note says.
 ANSWER: Final = 0  # a text for the session that sent a command
-JOINED: Final = 1  # the session is part of the pod from here on
+# The session is part of the pod from here on; `text` is what a signed token admits, if it has one.
+JOINED: Final = 1
 LEFT: Final = 2  # the session is not part of the pod any more
 REPLACED: Final = 3  # the same, because its participant has a newer session (G-34)
-DENIED: Final = 4  # the participant is not configured where the pod is decided
+# The participant is not configured where the pod is decided, or belongs to another issuer there.
+DENIED: Final = 4
 DROPPED: Final = 5  # a command of a session that is no longer part of the pod
 REPEATED: Final = 7  # an envelope that is in the log already; `text` is its id (G-27)
 GONE: Final = 6  # the gateway is gone, and its sessions with it
@@ -102,6 +104,7 @@ class ClusterState(msgspec.Struct, frozen=True, array_like=True):
     heard: dict[str, int] = {}
     sessions: tuple[SessionState, ...] = ()
     absent: dict[str, float] = {}  # since when participants are present without a session
+    granted: dict[str, bytes] = {}  # what signed tokens admit, by participant
 
 
 Record: TypeAlias = ClusterBatch | Claim
@@ -194,7 +197,7 @@ def _claim(body: Raw, version: int) -> Claim:
 
 def encode_cluster_state(state: ClusterState) -> bytes:
     """Return a state as bytes."""
-    rest = (state.heard, state.sessions, state.absent)
+    rest = (state.heard, state.sessions, state.absent, state.granted)
     inner = Raw(encode_state(state.state))
     head = (state.version, state.sequence, state.window_sequence, state.leader)
     return _encode((*head, inner, *rest))

@@ -39,6 +39,7 @@ class Replica:
         self.tree = LiveContexts(limits)
         self.cards = Cards()
         self.blobs = BlobTable(lambda participant: limits)  # the pod's own takes its place
+        self.granted: dict[str, bytes] = {}  # what signed tokens admit, by participant
         self._limits = limits
         self._base: TreeState | None = None  # None: the tree does not run ahead
         self._since: list[Batch] = []
@@ -71,6 +72,8 @@ class Replica:
     def apply_note(self, note: Note, time: float) -> None:
         """Apply a note: what it says about sessions."""
         apply_note(self.roster, self.heard, note, time, self.fence.index - 1)
+        if note.event == JOINED and note.text:
+            self.granted[note.participant] = note.text
 
     def end_batch(self, batch: Batch) -> bool:
         """End a batch. Return whether the tree's state as of it is known now."""
@@ -141,6 +144,7 @@ class Replica:
             dict(self.heard),
             self.roster.snapshot(),
             dict(self.roster.absent),
+            dict(self.granted),
         )
 
     def restore(self, state: ClusterState) -> None:
@@ -153,6 +157,7 @@ class Replica:
         self.roster.restore(inner.present, state.sessions, state.absent)
         self.journal.restore(inner.position, inner.window, state.window_sequence)
         self.tree.restore(inner.live, inner.dormant)
+        self.granted = dict(state.granted)
         for card in inner.cards:
             self.cards.set(card.participant, card.text)
         self.blobs.restore(inner.named)

@@ -3,6 +3,7 @@
 Everything is JSON. Reading is GET; what changes something is POST with a JSON object.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
@@ -10,6 +11,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from websockets.http11 import Response
 
+from mcpp.errors import McppError
 from mcpp_gateway.config import ConfigError
 from mcpp_gateway.core.effects import KICKED
 from mcpp_gateway.edge.admission import Denial
@@ -54,7 +56,9 @@ class _BadRequestError(Exception):
     pass
 
 
-def handle(gateway: "Gateway", request: HttpRequest) -> Response | Denial:
+def handle(
+    gateway: "Gateway", request: HttpRequest
+) -> "Response | Denial | asyncio.Task[Response | Denial]":
     """Answer a request to the admin's interface, if it is on and the token is an admin's."""
     admission, now = gateway.admission, gateway.hub.clock()
     if not admission.has_admin:
@@ -70,7 +74,8 @@ def handle(gateway: "Gateway", request: HttpRequest) -> Response | Denial:
             if request.method != "POST":
                 return Denial(405, "use POST", allowed="POST")
             kind, act = _ACTIONS[name]
-            return _json(act(gateway, _decode(request.body, kind)))
+            done = act(gateway, _decode(request.body, kind))
+            return _json(done) if isinstance(done, Done) else gateway.loop.create_task(done)
         if name in _VIEWS:
             if request.method != "GET":
                 return Denial(405, "use GET", allowed="GET")
@@ -148,11 +153,13 @@ def _kick(gateway: "Gateway", wanted: KickRequest) -> Done:
     return Done(len(closed))
 
 
-def _revoke(gateway: "Gateway", wanted: RevokeRequest) -> Done:
+async def _revoke(gateway: "Gateway", wanted: RevokeRequest) -> Response | Denial:
     try:
-        return Done(gateway.revoke(wanted.name))
+        return _json(Done(await gateway.revoke(wanted.name)))
     except ConfigError as error:
-        raise _BadRequestError(str(error)) from None
+        return Denial(400, str(error))
+    except McppError as error:
+        return Denial(503, str(error), retry_after_seconds=5)
 
 
 def _drain(gateway: "Gateway", wanted: DrainRequest) -> Done:

@@ -17,6 +17,7 @@ from typing import Any
 
 from mcpp.filters import everything
 from mcpp.protocol.capabilities import Capabilities
+from mcpp_gateway.core.cluster.delegation import PROBE_SECONDS
 from mcpp_gateway.core.cluster.leadership import Fence, Silence
 from mcpp_gateway.core.cluster.messages import decode_forward
 from mcpp_gateway.core.cluster.ordering import Ordering
@@ -43,6 +44,7 @@ LIMITS = PodLimits(messages_per_second=0, context_messages_per_second=0, context
 # One reads a context, so that the leader has to decide.
 CAPABILITIES: list[dict[str, Any]] = [{"kind": "chat"}, {"kind": "x", "context": {"type": "y"}}]
 STEP_SECONDS = 0.1
+DRAIN_SECONDS = 2.0
 OPTIONS = ClusterOptions(rejoin_seconds=4.0, gone_seconds=3.0, checkpoint_entries=7, in_flight=4)
 
 
@@ -61,7 +63,10 @@ class OpenFence(Fence):
 class World:
     """Virtual time, the log and the network."""
 
-    def __init__(self, random: Random, gateways: int = 3, *, fenced: bool = True) -> None:
+    def __init__(
+        self, random: Random, gateways: int = 3, *, fenced: bool = True, probes: bool = False
+    ) -> None:
+        self.probes = probes  # off for the kept seeds: the rest of a run would be another one
         self.random = random
         self.fenced = fenced
         self.now = 1_000_000.0
@@ -133,6 +138,17 @@ class World:
             if client.gateway is gateway:
                 client.lose_connection()
 
+    def drain(self, name: str) -> None:
+        """Let a gateway hand over what it leads, and end."""
+        gateway = self.gateways[name]
+        if gateway.hand_over():
+            self.kill(name)
+        elif not gateway.is_draining:
+            gateway.is_draining = True
+            self.at(DRAIN_SECONDS, lambda: self.kill(name) if name in self.gateways else None)
+        if name in self.gateways:
+            self.at(0.005, lambda: self.drain(name) if name in self.gateways else None)
+
     def forward(self, sender: "SimGateway", name: str, message: bytes) -> None:
         if sender.is_cut or sender.is_mute:
             return
@@ -159,13 +175,14 @@ class SimGateway:
         self.world = world
         self.name = name
         self.is_dead = False
+        self.is_draining = False
         self.is_cut = False  # from everything
         self.is_mute = False  # cannot send
         self.is_deaf = False  # cannot receive
         # Clocks differ, but that of one process does not go back (`steady_clock`).
         self.clock_offset = world.random.choice((-3600.0, -5.0, 0.0, 5.0))
         self._paused: list[Callable[[], None]] | None = None
-        self._wake = False
+        self._wake = self._probing = False
         self._scheduler = ManualScheduler()
         quota = ReadQuota(self._scheduler, self.clock, tick_bytes=1 << 20)
         self.hub = Hub(self._scheduler, self.clock, quota)
@@ -259,6 +276,18 @@ class SimGateway:
         for what in waiting:
             self.call(what)
 
+    def hand_over(self) -> bool:
+        """Return whether it leads no more; a paused one does nothing."""
+        is_done = False
+
+        def hand_over() -> None:
+            nonlocal is_done
+            is_done = self.pod.delegation.hand_over(self.clock())
+
+        if self._paused is None:
+            self.call(hand_over)
+        return is_done
+
     def receive_record(self, sequence: int, record: bytes) -> None:
         if not (self.is_cut or self.is_deaf):
             self.call(lambda: self._take(sequence, record))
@@ -286,6 +315,14 @@ class SimGateway:
     def _flush(self) -> None:
         self._wake = False
         self.pod.delegation.flush(self.clock())
+        if self.world.probes and not self._probing and self.pod.delegation.outgoing:
+            self._probing = True
+            self.world.at(PROBE_SECONDS, lambda: self.call(self._probe))
+
+    def _probe(self) -> None:
+        self._probing = self.pod.delegation.probe(self.clock())
+        if self._probing:
+            self.world.at(PROBE_SECONDS, lambda: self.call(self._probe))
 
     def _step(self) -> None:
         if self.is_dead:

@@ -48,14 +48,7 @@ def test_a_reload_does_not_change_the_cluster() -> None:
     assert without_restart(old, new).cluster == old.cluster
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        '[tokens]\npath = "tokens"\n',
-        '[issuers.x]\njwks_url = "https://example.org"\naudience = "mcpp"\n',
-    ],
-)
-def test_signed_tokens_are_refused_with_a_cluster(lines: str) -> None:
-    text = f'[log]\nkind = "jetstream"\n[cluster]\nservers = ["nats://a:4222"]\n{lines}'
-    with pytest.raises(ConfigError, match="not supported with jetstream"):
-        config.parse(text, {})
+def test_own_tokens_of_a_cluster_are_kept_there_and_not_in_a_folder() -> None:
+    found = parse(SERVERS, '[tokens]\npath = "tokens"')
+    assert (found.admits_signed, found.shares_tokens, found.token_folder) == (True, True, None)
+    assert not parse(SERVERS).admits_signed

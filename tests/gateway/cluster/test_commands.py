@@ -80,13 +80,24 @@ def test_a_port_in_use_ends_a_local_cluster_and_is_named(tmp_path: Path, offset:
 def test_a_local_cluster_shows_its_gateways_and_leaders(folder: Path) -> None:
     for _ in range(20):
         found = subprocess.run([MCPP, "cluster"], cwd=folder, capture_output=True, text=True)
-        gateways = [line for line in found.stdout.splitlines() if "127.0.0.1:" in line]
+        shown = found.stdout.partition("\n\n")[0]
+        gateways = [line for line in shown.splitlines() if "127.0.0.1:" in line]
         if len(gateways) == 3 and found.returncode == 0:
             break
     else:
         pytest.fail(found.stdout + found.stderr)
     sent = subprocess.run([MCPP, "send", "hello"], cwd=folder, capture_output=True, text=True)
     assert sent.returncode == 0, sent.stderr
+    command = [MCPP, "token", "ada", "--expires", "1h"]
+    signed = subprocess.run(command, cwd=folder, capture_output=True, text=True).stdout.strip()
+    for line in gateways:
+        url = f"ws://{line.split()[1]}/ws"
+        command = [MCPP, "send", "hi", "--url", url, "--token", signed]
+        for _ in range(20):  # the gateways learn of the folder of tokens by a signal
+            sent = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+            if sent.returncode == 0:
+                break
+        assert sent.returncode == 0, sent.stderr
 
 
 def test_a_cluster_that_cannot_be_reached_is_reported_in_one_line(tmp_path: Path) -> None:

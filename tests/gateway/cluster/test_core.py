@@ -9,6 +9,8 @@ from random import Random
 import msgspec
 import pytest
 
+from mcpp.filters import parse
+from mcpp.protocol.capabilities import Capabilities
 from mcpp_gateway.core.cluster.leadership import Fence, Silence, ranking
 from mcpp_gateway.core.cluster.messages import JOIN, Command, Forward
 from mcpp_gateway.core.cluster.ordering import Ordering
@@ -25,7 +27,10 @@ from mcpp_gateway.core.cluster.records import (
     encode_record,
 )
 from mcpp_gateway.core.effects import LOG_UNREACHABLE, REPLACED
+from mcpp_gateway.core.joining.grants import GrantedSettings, decode_grant, encode_grant
+from mcpp_gateway.core.limits import ParticipantLimits
 from mcpp_gateway.core.records import Batch, LogEntry
+from mcpp_gateway.core.sessions import ParticipantSettings
 from tests.gateway.cluster.simulation import SimClient, SimGateway, World, check_settled
 from tests.gateway.harness import text
 
@@ -342,3 +347,24 @@ def test_the_recorded_records_of_version_1_can_be_read() -> None:
         assert encode_record(record).hex() == recorded[name]
         found = decode_record(bytes.fromhex(recorded[name]))
         assert found == record
+
+
+@pytest.mark.rule("N-09", "N-13")
+def test_the_recorded_grant_of_version_1_can_be_read() -> None:
+    bounds = Capabilities([{"kind": "chat"}, {"kind": "note"}])
+    settings = ParticipantSettings(
+        "ada",
+        Capabilities([{"kind": "*"}]).within(bounds),
+        True,
+        parse({"kind": "chat"}),
+        person=True,
+        limits=ParticipantLimits(burst=7),
+        at_most=ParticipantLimits(messages_per_second=2.5),
+    )
+    recorded = json.loads((VECTORS / "records-1.json").read_text())["grant"]
+    assert encode_grant(GrantedSettings(settings, "company", 9.5)).hex() == recorded
+    found = decode_grant("ada", bytes.fromhex(recorded))
+    assert (found.issuer, found.until) == ("company", 9.5)
+    assert encode_grant(found).hex() == recorded
+    assert found.settings.capabilities.bounds is not None
+    assert found.settings.hears == settings.hears

@@ -10,14 +10,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
 import mcpp
 from mcpp import Options
 from mcpp_gateway import config
+from mcpp_gateway.cluster import cluster_log
 from mcpp_gateway.cluster.cluster_log import ClusterLog, new_link
 from mcpp_gateway.cluster.nats_servers import NatsServers
+from mcpp_gateway.cluster.streams import Streams
 from mcpp_gateway.config import Config, ConfigError
+from mcpp_gateway.core.cluster.messages import decode_beat
+from mcpp_gateway.core.cluster.pod import ClusterPod
+from mcpp_gateway.core.cluster.records import VERSION, Claim, encode_record
 from mcpp_gateway.edge.server import Gateway
 from tests.gateway.ports import free_ports
 from tests.gateway.sockets import token
@@ -249,6 +255,73 @@ async def test_without_its_log_a_gateway_neither_echoes_nor_refuses(nats: NatsSe
         chats = [e for e in only.pods["demo"].journal.read(0, 100) if e.kind == "chat"]
         assert len(chats) == 2
         assert "200" in await get(only, "/healthz")
+
+
+@pytest.mark.rule("G-53")
+async def test_an_idle_gateway_notices_that_its_servers_have_no_majority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = NatsServers(tmp_path, 3, free_ports(6))
+    servers.start()
+    try:
+        found = configure(servers)
+        cluster = msgspec.structs.replace(found.cluster, servers=servers.addresses, replicas=3)
+        found = msgspec.structs.replace(found, cluster=cluster)
+        async with gateways(found, 1) as (only,):
+            await eventually(lambda: only.is_log_reachable, 60)
+            monkeypatch.setattr(cluster_log, "PROOF_SECONDS", 3.0)
+            for process in servers.processes[:2]:
+                assert process is not None
+                process.kill()
+                process.wait()
+            with anyio.fail_after(60):
+                # A single one may be late where the machine is busy.
+                while not all(["503" in await get(only, "/healthz") for _ in range(20)]):
+                    pass
+            for number in range(2):
+                servers.start_one(number)
+            await eventually(lambda: only.is_log_reachable, 60)
+    finally:
+        servers.stop()
+
+
+async def test_retention_is_the_limit_of_the_stream_and_a_change_applies_at_the_next_start(
+    nats: NatsServers,
+) -> None:
+    link = new_link(configure(nats).cluster, "test")
+    await link.connect()
+    for days, size in ((30, 1 << 30), (10, 1 << 29)):
+        retention = f"[log.retention]\nmax_age_days = {days}\nmax_bytes = {size}"
+        found = configure(nats, retention)
+        async with gateways(found, 1):
+            info = await Streams(link, 1, found.log.retention).info("MCPP_demo")
+            assert info is not None
+            limits = info["config"]["max_age"], info["config"]["max_bytes"]
+            assert limits == (days * 86_400 * 10**9, size)
+    await link.close()
+
+
+@pytest.mark.rule("N-09")
+async def test_a_gateway_that_meets_a_newer_version_says_so(
+    nats: NatsServers, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = configure(nats)
+    async with gateways(found, 1) as (only,):
+        pod = only.pods["demo"]
+        assert isinstance(pod, ClusterPod)
+        await eventually(lambda: pod.is_leader)
+        claim = Claim(pod.replica.fence.term + 1, "newer", 0.0, "", VERSION + 1)
+        link = new_link(found.cluster, "test")
+        await link.connect()
+        beats: list[bool] = []
+        await link.subscribe(
+            "mcpp.beat", lambda message: beats.append(decode_beat(message.data).outdated)
+        )
+        await link.request("mcpp.demo.log", encode_record(claim))
+        await eventually(lambda: beats and beats[-1])  # what `mcpp cluster` shows
+        await link.close()
+        assert not pod.is_leader
+        assert "newer version" in caplog.text
 
 
 @pytest.mark.rule("G-37", "G-52")

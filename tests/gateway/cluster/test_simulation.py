@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from mcpp_gateway.core.cluster.records import Claim, decode_record
 from tests.gateway.cluster.simulation import (
     OBSERVER,
     PARTICIPANTS,
@@ -26,19 +27,21 @@ KEPT_SEEDS = (5, 15, 150, 266, 484, 563, 717, 800, 822, 862)
 PAUSES = (0.0, 0.001, 0.01, 0.1, 0.5)
 
 
-def random_run(seed: int, *, fenced: bool = True, steps: int = 60) -> list[str]:
+def random_run(
+    seed: int, *, fenced: bool = True, steps: int = 60, drains: bool = False
+) -> list[str]:
     """Run a cluster with faults chosen by a seed and return what contradicts the promises."""
     random = Random(seed)
-    world = World(random, fenced=fenced)
+    world = World(random, fenced=fenced, probes=drains)
     world.run(1.0)
     for _ in range(steps):
-        act(world, random)
+        act(world, random, drains=drains)
         world.run(random.choice(PAUSES))
     return check_settled(world)
 
 
-def act(world: World, random: Random) -> None:
-    """Do one thing: mostly send, sometimes break something."""
+def act(world: World, random: Random, *, drains: bool = False) -> None:
+    """Do one thing: mostly send, sometimes break something. With `drains`, none is killed."""
     client = world.clients[random.choice(PARTICIPANTS)]
     gateway = random.choice(list(world.gateways.values()))
     choice = random.random()
@@ -50,7 +53,7 @@ def act(world: World, random: Random) -> None:
     elif choice < 0.64:
         client.lose_connection()
     elif choice < 0.68:
-        world.kill(gateway.name)
+        (world.drain if drains else world.kill)(gateway.name)
         world.start_gateway()
     elif choice < 0.74:
         gateway.pause()
@@ -73,6 +76,60 @@ def test_faults_leave_one_order_and_lose_nothing(seed: int) -> None:
     assert random_run(seed) == []
 
 
+@pytest.mark.rule("N-02", "N-04", "N-05")
+@pytest.mark.parametrize("seed", range(10))
+def test_drained_gateways_leave_one_order_and_lose_nothing(seed: int) -> None:
+    assert random_run(seed, drains=True) == []
+
+
+@pytest.mark.rule("N-05")
+def test_a_leader_with_something_always_on_its_way_hands_over_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(Random(1), probes=True)
+    world.run(1.0)
+    [leader] = [each for each in world.gateways.values() if each.pod.is_leader]
+    client = world.clients[PARTICIPANTS[0]]
+    client.connect(next(each for each in world.gateways.values() if each is not leader))
+    world.run(0.5)
+    records: list[bytes] = []
+    append = leader.append
+
+    def note(record: bytes) -> None:
+        records.append(record)
+        append(record)
+
+    monkeypatch.setattr(leader, "append", note)
+    world.log_is_open = False  # so that nothing is committed
+    client.send("plain")
+    world.run(0.02)
+    assert records
+    world.log_is_open = True
+    assert not leader.hand_over()
+    client.send("plain")
+    world.run(0.005)
+    assert isinstance(decode_record(records[-1]), Claim)  # nothing is decided behind it
+    world.run(0.1)
+    assert not leader.pod.is_leader
+    assert check_settled(world) == []
+
+
+@pytest.mark.rule("N-05")
+def test_a_leader_that_took_commands_with_it_is_replaced_before_they_are_sent_again() -> None:
+    world = World(Random(1), probes=True)
+    world.run(1.0)
+    [leader] = [each for each in world.gateways.values() if each.pod.is_leader]
+    client = world.clients[PARTICIPANTS[0]]
+    client.connect(next(each for each in world.gateways.values() if each is not leader))
+    world.run(0.5)
+    leader.pause()  # so that it receives and does not answer
+    client.send("plain")
+    world.run(0.01)
+    world.kill(leader.name)
+    world.run(0.3)
+    assert not client.unsettled
+
+
 def test_compare_and_set_without_term_and_index_breaks_the_order() -> None:
     wanted = {"twice", "acknowledged and lost"}
     for seed in range(2000):
@@ -87,9 +144,11 @@ def test_compare_and_set_without_term_and_index_breaks_the_order() -> None:
 
 
 @pytest.mark.torture
+@pytest.mark.parametrize("drains", [False, True])
 @pytest.mark.parametrize("part", range(10))
-def test_ten_thousand_runs_leave_one_order_and_lose_nothing(part: int) -> None:
-    bad = {seed: random_run(seed) for seed in range(part * 1000, (part + 1) * 1000)}
+def test_ten_thousand_runs_leave_one_order_and_lose_nothing(part: int, drains: bool) -> None:
+    seeds = range(part * 1000, (part + 1) * 1000)
+    bad = {seed: random_run(seed, drains=drains) for seed in seeds}
     assert {seed: problems for seed, problems in bad.items() if problems} == {}
 
 
@@ -100,7 +159,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @initialize(seed=st.integers(0, 2**16))
     def begin(self, seed: int) -> None:
-        self.world = World(Random(seed), fenced=self.fenced)
+        self.world = World(Random(seed), fenced=self.fenced, probes=True)
         self.world.run(1.0)
 
     def client(self, number: int) -> SimClient:
@@ -123,6 +182,11 @@ class ClusterMachine(RuleBasedStateMachine):
     @rule(gateway=st.integers(0, 2))
     def kill(self, gateway: int) -> None:
         self.world.kill(self.gateway(gateway).name)
+        self.world.start_gateway()
+
+    @rule(gateway=st.integers(0, 2))
+    def drain(self, gateway: int) -> None:
+        self.world.drain(self.gateway(gateway).name)
         self.world.start_gateway()
 
     @rule(gateway=st.integers(0, 2), seconds=st.floats(0.0, 4.0))

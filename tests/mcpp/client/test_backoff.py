@@ -14,7 +14,8 @@ from mcpp.client.tasks import background
 from mcpp.errors import BusyError, ClosedError
 from mcpp.session.resumption import Gap, Join
 from mcpp.session.session import ClientSession
-from mcpp.transports.transport import ABNORMAL, TransportClosed
+from mcpp.transports.several import SeveralGateways
+from mcpp.transports.transport import ABNORMAL, Connector, TransportClosed
 from tests.mcpp.session.test_session import chat, welcome
 
 
@@ -76,6 +77,39 @@ async def test_only_a_lasting_connection_resets_the_backoff() -> None:
             with pytest.raises(ClosedError):
                 await pod.next()
     assert attempts == expected
+
+
+async def seconds_until_closed(connector: Connector, clock: Clock, delay: float) -> float:
+    connection = Connection(
+        ClientSession("me"), connector, Options(backoff=lambda attempt: delay), lambda: clock.now
+    )
+    began = anyio.current_time()
+    async with background() as tasks:
+        await tasks.start(connection.run, tasks)
+        pod = Pod(connection)
+        with anyio.fail_after(30):
+            assert isinstance(await pod.next(), Gap)
+            with pytest.raises(ClosedError):
+                await pod.next()
+    return anyio.current_time() - began
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("P-12")
+async def test_a_participant_of_several_gateways_moves_on_soon() -> None:
+    clock = Clock([1.0, 0.0])
+    assert await seconds_until_closed(SeveralGateways([clock, clock]), clock, 8.0) < 8.0
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("P-12")
+@pytest.mark.parametrize(("lasts", "gateways"), [(0.9, 2), (1.0, 1)])
+async def test_a_short_connection_and_an_only_gateway_are_not_left_sooner(
+    lasts: float, gateways: int
+) -> None:
+    clock = Clock([lasts, 0.0])
+    connector = SeveralGateways([clock, clock]) if gateways > 1 else clock
+    assert await seconds_until_closed(connector, clock, 0.3) >= 0.3
 
 
 @dataclass

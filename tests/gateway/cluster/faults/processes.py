@@ -47,6 +47,9 @@ class ClusterProcesses:
         port = str(self.ports[number])
         return [MCPP, "gateway", "--config", config, "--host", self.host(number), "--port", port]
 
+    def environment(self, number: int) -> dict[str, str] | None:
+        return None  # that of this process
+
     def start(self) -> None:
         self.nats.start()
         for number in range(len(self.gateways)):
@@ -54,7 +57,9 @@ class ClusterProcesses:
 
     def start_gateway(self, number: int) -> None:
         with (self._folder / f"gateway-{number}.log").open("ab") as log:
-            self.gateways[number] = subprocess.Popen(self.command(number), stdout=log, stderr=log)
+            self.gateways[number] = subprocess.Popen(
+                self.command(number), stdout=log, stderr=log, env=self.environment(number)
+            )
 
     def end_gateway(self, number: int, how: signal.Signals) -> None:
         _end(self.gateways[number], how)

@@ -6,7 +6,6 @@ stored there meanwhile; so a code works once, whichever gateways it is shown to 
 """
 
 import asyncio
-from base64 import b64decode
 from hashlib import sha256
 from typing import Final
 
@@ -72,13 +71,11 @@ class SharedSecrets:
         Raises LinkError.
         """
         subject = self._subject(code)
-        # Answered by the stream's leader: other servers may not know the code yet.
-        name = f"STREAM.MSG.GET.{self._codes}"
-        found = (await self._streams.call(name, {"last_by_subj": subject})).get("message")
-        data = b64decode(found.get("data", "")) if found else b""
-        if found is None or not data:
+        found = await self._streams.stored(self._codes, last_by_subj=subject)
+        if found is None or not found[1]:
             return None
-        expected = {_EXPECTED: str(found["seq"])}
+        sequence, data = found
+        expected = {_EXPECTED: str(sequence)}
         answer = await self._link.request(subject, b"", headers=expected)
         if answer.status:
             raise LinkError(f"JetStream answered {answer.status}")

@@ -1,0 +1,1 @@
+"""What the gateways of a cluster share through the engine: secrets and signed tokens."""

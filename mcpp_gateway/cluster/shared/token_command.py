@@ -1,0 +1,82 @@
+"""The signed tokens of a cluster for `mcpp token`: every call connects and ends."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from mcpp_gateway.cluster.cluster_log import new_link
+from mcpp_gateway.cluster.shared.tokens import SharedTokens
+from mcpp_gateway.cluster.streams import Streams
+from mcpp_gateway.config import Config, ConfigError
+from mcpp_gateway.tokens.keys import KeySetError
+from mcpp_gateway.tokens.revocations import Revocation
+from mcpp_gateway.tokens.signing import IssuedToken
+
+_CONNECT_SECONDS: Final = 5.0
+
+T = TypeVar("T")
+
+
+class ClusterTokens:
+    """What `TokenStore` is for a folder. Holds no state."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def add_key(self) -> str:
+        """Create a signing key, which signs from now on, and return its id. Raises McppError."""
+        return self._run(lambda tokens: tokens.add_key())
+
+    def sign(
+        self,
+        participant: str,
+        pods: Sequence[str],
+        rights: Mapping[str, Any],
+        *,
+        now: float,
+        expires: float,
+    ) -> str:
+        """Issue a token and note that it was issued. Raises McppError."""
+        return self._run(
+            lambda tokens: tokens.sign(participant, pods, rights, now=now, expires=expires)
+        )
+
+    def revoke(self, name: str, now: float) -> Revocation:
+        """Revoke a token by its id, or all tokens of a participant. Raises McppError."""
+        return self._run(lambda tokens: tokens.revoke(name, now))
+
+    def issued(self) -> list[IssuedToken]:
+        """Return the issued tokens, expired ones included for a while. Raises McppError."""
+        return self._run(_issued)
+
+    def revocations(self) -> list[Revocation]:
+        """Return what was revoked. Raises McppError."""
+        return self._run(_revocations)
+
+    def _run(self, use: Callable[[SharedTokens], Awaitable[T]]) -> T:
+        return asyncio.run(self._use(use))
+
+    async def _use(self, use: Callable[[SharedTokens], Awaitable[T]]) -> T:
+        section = self._config.cluster
+        link = new_link(section, f"tokens{os.getpid()}")
+        try:
+            await asyncio.wait_for(link.connect(), _CONNECT_SECONDS)
+            tokens = SharedTokens(link, Streams(link, section.replicas, self._config.log.retention))
+            await tokens.open(with_key=True)
+            return await use(tokens)
+        except TimeoutError:
+            servers = ", ".join(section.servers)
+            raise ConfigError(f"no NATS server answers at {servers}") from None
+        except KeySetError as error:
+            raise ConfigError(f"no signing key: {error}") from None
+        finally:
+            await link.close()
+
+
+async def _issued(tokens: SharedTokens) -> list[IssuedToken]:
+    return tokens.issued()
+
+
+async def _revocations(tokens: SharedTokens) -> list[Revocation]:
+    return tokens.revocations()

@@ -1,0 +1,79 @@
+"""Grants: what signed tokens admit, as gateways tell each other and the log keeps it.
+
+A participant with a signed token is configured nowhere. So its join carries what the token admits
+to the leader, and the log to all gateways: each of them may lead next.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mcpp.filters import everything, parse
+from mcpp.protocol.capabilities import Capabilities
+from mcpp_gateway.core.limits import NO_LIMITS, ParticipantLimits
+from mcpp_gateway.core.sessions import ParticipantSettings
+
+
+class GrantedSettings(NamedTuple):
+    """The settings of a participant, from whose token, and until when."""
+
+    settings: ParticipantSettings
+    issuer: str
+    until: float
+
+
+class _Grant(msgspec.Struct, frozen=True, array_like=True):
+    issuer: str
+    until: float
+    capabilities: Sequence[Mapping[str, Any]]
+    bounds: Sequence[Mapping[str, Any]] | None = None  # what the issuer may grant
+    multiple: bool = False
+    hears: Mapping[str, Any] | None = None
+    person: bool = False
+    limits: ParticipantLimits = NO_LIMITS
+    at_most: ParticipantLimits = NO_LIMITS
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Grant).decode
+
+
+def encode_grant(granted: GrantedSettings) -> bytes:
+    """Return a grant as bytes, without the participant's id."""
+    settings = granted.settings
+    bounds = settings.capabilities.bounds
+    return _encode(
+        _Grant(
+            granted.issuer,
+            granted.until,
+            settings.capabilities.patterns,
+            None if bounds is None else bounds.patterns,
+            settings.multiple,
+            None if settings.hears == everything else settings.hears.to_json(),
+            settings.person,
+            settings.limits,
+            settings.at_most,
+        )
+    )
+
+
+def decode_grant(participant: str, data: bytes) -> GrantedSettings:
+    """Return the grant that bytes hold. Raises msgspec.DecodeError, CapabilityError, FilterError.
+
+    The last two cannot happen with what a gateway of this version has encoded.
+    """
+    grant = _decode(data)
+    capabilities = Capabilities(grant.capabilities)
+    if grant.bounds is not None:
+        capabilities = capabilities.within(Capabilities(grant.bounds))
+    settings = ParticipantSettings(
+        participant,
+        capabilities,
+        grant.multiple,
+        everything if grant.hears is None else parse(grant.hears),
+        person=grant.person,
+        limits=grant.limits,
+        at_most=grant.at_most,
+    )
+    return GrantedSettings(settings, grant.issuer, grant.until)
