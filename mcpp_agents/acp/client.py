@@ -31,6 +31,7 @@ from acp.schema import (
 from pydantic import ValidationError
 
 from mcpp import ConnectionLostError, McppError
+from mcpp_agents.acp.descriptions import below
 from mcpp_agents.acp.files import WorkingFolder
 from mcpp_agents.acp.permissions import Permissions
 from mcpp_agents.acp.terminals import Terminals
@@ -128,7 +129,7 @@ class BridgeClient:
         folder = self._offered_folder()
         async with _reporting_errors():
             await anyio.to_thread.run_sync(folder.write, path, content)
-            await turn.note(f"Wrote {path} ({len(content)} characters)")
+            await turn.note(f"Wrote {below(turn.folder, path)} ({len(content)} characters)")
         return WriteTextFileResponse()
 
     async def create_terminal(

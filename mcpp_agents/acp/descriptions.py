@@ -33,6 +33,7 @@ class ToolCallState:
     """A tool call of the agent, as its updates describe it so far."""
 
     id: str
+    folder: str = ""  # paths in it are shown without it
     title: str = ""
     kind: str = "other"
     status: str = "pending"
@@ -43,7 +44,7 @@ class ToolCallState:
 
     def update(self, change: ToolUpdate) -> None:
         """Apply an update: what it does not mention stays."""
-        self.title = one_line(change.title or "") or self.title
+        self.title = one_line(below(self.folder, change.title or "")) or self.title
         self.kind = change.kind or self.kind
         self.status = change.status or self.status
         self.content = self.content if change.content is None else change.content
@@ -78,7 +79,10 @@ class ToolCallState:
             for each in self.content
             if isinstance(each, ContentToolCallContent)
         ]
-        texts += [diff(each.path, each.old_text, each.new_text) for each in self.changes]
+        texts += [
+            diff(below(self.folder, each.path), each.old_text, each.new_text)
+            for each in self.changes
+        ]
         return shorten("\n".join(filter(None, texts)), limit)
 
     def preview(self, limit: int) -> Preview | None:
@@ -87,18 +91,31 @@ class ToolCallState:
         if not parts:
             return None
         if len(parts) > 1:  # say which text belongs to which file
-            names = [f"{one_line(each.path)}:\n" for each in self.changes]
+            names = [f"{one_line(below(self.folder, each.path))}:\n" for each in self.changes]
             parts = [(name + a, name + b) for name, (a, b) in zip(names, parts, strict=True)]
         before, after = ("\n".join(side) for side in zip(*parts, strict=True))
         return Preview(before=shorten(before, limit), after=shorten(after, limit))
 
     def described(self, limit: int) -> dict[str, Any]:
-        """Return it as JSON, for the log and for those who decide."""
-        known = {"id": one_line(self.id), "title": self.title, "kind": self.kind}
-        known["status"] = self.status
-        if self.input:
-            known["input"] = shorten(_json(self.input), limit)
+        """Return it as JSON, for the log."""
+        return {"id": one_line(self.id), **self.action(limit), "status": self.status}
+
+    def action(self, limit: int) -> dict[str, Any]:
+        """Return what it does as JSON; changes of files are shown as such, instead of its input."""
+        known: dict[str, Any] = {"title": self.title, "kind": self.kind}
+        if self.input and not self.changes:
+            text = json.dumps(self.input, ensure_ascii=False, default=str)
+            known["input"] = self.input if len(text) <= limit else shorten(text, limit)
         return known
+
+
+def below(folder: str, text: str) -> str:
+    """Return a text in which paths below the folder are shown without it."""
+    if len(folder) < 2:
+        return text
+    # opencode leaves out the first slash of the paths in its titles.
+    shown = text.replace(f"{folder}/", "")
+    return shown.removeprefix(f"{folder[1:]}/")
 
 
 def text_of(block: Any) -> str:
@@ -165,7 +182,3 @@ def _between(lines: list[str], first: int, last: int) -> str:
     above = [f"… ({first} equal lines)"] if first else []
     below = [f"… ({last} equal lines)"] if last else []
     return "\n".join([*above, *lines[first : len(lines) - last], *below])
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)

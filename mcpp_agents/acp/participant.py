@@ -66,6 +66,7 @@ class AcpBridge:
         folder = WorkingFolder(launch.folder, limits.file_bytes)
         own = (name, name + SUFFIX)
         self._limits = limits
+        self._folder = str(folder.path)
         self._permissions = Permissions(own, settings.approvers, folder.path, limits)
         self._terminals = Terminals(launch.environment, limits) if launch.offers_terminals else None
         self._client = BridgeClient(
@@ -133,7 +134,7 @@ class AcpBridge:
     async def _answer(self, message: Message) -> None:
         if not self._is_asked(message):
             return
-        turn = Turn(message, self._limits)
+        turn = Turn(message, self._limits, self._folder)
         self._turns.add(turn)
         problem = ""
         try:

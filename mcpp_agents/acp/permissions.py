@@ -96,9 +96,8 @@ class Permissions:
             await self._propose(turn, call, decision)
         if decision.is_cancelled:
             return None
-        await turn.note(
-            f"{decision.text}: {call.name}", tool_call=call.described(self._limits.shown_chars)
-        )
+        is_allowed = decision.option is not None
+        await turn.note_decision(decision.text, call, is_allowed=is_allowed)
         if decision.option is not None:
             return allowed[decision.option]
         rejecting = {each.kind: each.option_id for each in reversed(options)}
@@ -106,8 +105,8 @@ class Permissions:
 
     async def _propose(self, turn: Turn, call: ToolCallState, decision: _Decision) -> None:
         request = secrets.token_hex(4)
-        arguments = {"request": request, "option": next(iter(decision.options))}
-        arguments |= call.described(self._limits.shown_chars)
+        arguments: dict[str, Any] = {"request": request, "option": next(iter(decision.options))}
+        arguments |= call.action(self._limits.shown_chars)
         self._open[request] = decision
         turn.waits_for_person += 1
         try:

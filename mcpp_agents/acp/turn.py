@@ -21,7 +21,14 @@ from acp.schema import (
 from mcpp import Message, Refused, TextStream, kinds
 from mcpp.errors import TooLargeError
 from mcpp.transient import cut
-from mcpp_agents.acp.descriptions import ToolCallState, ToolUpdate, plan_text, shorten, text_of
+from mcpp_agents.acp.descriptions import (
+    ToolCallState,
+    ToolUpdate,
+    one_line,
+    plan_text,
+    shorten,
+    text_of,
+)
 from mcpp_agents.acp.limits import AcpLimits
 
 _MAX_CALLS: Final = 256
@@ -38,12 +45,18 @@ logger = logging.getLogger("mcpp.acp")
 class Turn:
     """An agent's work on one question. Owns the reasoning context and what was said so far."""
 
-    def __init__(self, question: Message, limits: AcpLimits) -> None:
+    def __init__(self, question: Message, limits: AcpLimits, folder: str) -> None:
         self.question = question
         self.scope = anyio.CancelScope()  # of all work on the question
-        self.thinking = question.child("reasoning", trigger=question.id, asked_by=question.sender)
+        self.thinking = question.child(
+            "reasoning",
+            title=one_line(question.text),
+            trigger=question.id,
+            asked_by=question.sender,
+        )
         self.waits_for_person = 0  # decisions that are open
         self.active_at = anyio.current_time()
+        self.folder = folder
         self._limits = limits
         self._reply = question.stream()
         self._thought: TextStream | None = None
@@ -51,6 +64,7 @@ class Turn:
         self._plan = ""
         self._message_id: str | None = None
         self._last_text = ""  # written before the last tool call
+        self._rejection = ""  # of the last tool call
         self._characters = 0  # of the text that is being written
         self._entries = 0
         self._left_out = 0
@@ -87,8 +101,9 @@ class Turn:
 
     async def report_call(self, update: ToolUpdate) -> ToolCallState:
         """Record what an update says of a tool call; log its beginning and its end."""
-        call = self._calls.pop(update.tool_call_id, None) or ToolCallState(update.tool_call_id)
-        self._calls[update.tool_call_id] = call
+        id = update.tool_call_id
+        call = self._calls.pop(id, None) or ToolCallState(id, self.folder)
+        self._calls[id] = call
         if len(self._calls) > _MAX_CALLS:
             del self._calls[next(iter(self._calls))]
         call.update(update)
@@ -113,10 +128,16 @@ class Turn:
         with suppress(Refused):
             await self.thinking.send(kinds.REFLECTION, {"thought": thought, **more})
 
+    async def note_decision(self, decision: str, call: ToolCallState, *, is_allowed: bool) -> None:
+        """Add what was decided on a tool call. An agent that stops then has this as its reply."""
+        thought = f"{decision}: {call.name}"
+        self._rejection = "" if is_allowed else f"I stopped. {thought}"
+        await self._log_call(thought, call)
+
     async def finish(self, response: PromptResponse) -> None:
         """Conclude the context and reply."""
         await self._end_thought()
-        text = self._reply.text or self._last_text or "I have no answer to this."
+        text = self._reply.text or self._rejection or self._last_text or "I have no answer to this."
         problem = _INCOMPLETE.get(response.stop_reason)
         if problem is not None:
             text = f"{text} ({problem})"

@@ -1,7 +1,7 @@
 """Runs coding agents as participants of a pod, for tests."""
 
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,17 +33,18 @@ async def coding_agent(
     name: str = "coder",
     *,
     command: Sequence[str] = SCRIPTED,
+    environment: Mapping[str, str] | None = None,
     limits: AcpLimits | None = None,
     offers_files: bool = True,
     offers_terminals: bool = False,
     **settings: Any,
 ) -> AsyncIterator[AcpBridge]:
     """Run an agent and its participant for the duration of the block."""
-    environment = server_environment((), {"PATH": "/usr/bin:/bin", "SECRET": "x"})
-    environment["KEPT"] = str(folders.state / f"{name}-kept.json")
+    given = server_environment((), {"PATH": "/usr/bin:/bin", "SECRET": "x"})
+    given["KEPT"] = str(folders.state / f"{name}-kept.json")
     launch = Launch(
         command,
-        environment,
+        {**given, **(environment or {})},
         folders.work,
         offers_files=offers_files,
         offers_terminals=offers_terminals,

@@ -40,14 +40,13 @@ async def test_an_approval_is_the_option_to_allow_once(pod: MemoryPod, folders: 
         assert await alice.open_proposals() == []
         thoughts = [m.text async for m in alice.history(mcpp.filters.kind("reflection"))]
     assert thoughts[-2] == "@alice allowed it (once): edit notes"
-    assert thoughts[-1] == "Done: edit notes\nnotes:\n- one\n+ two".replace(
-        "notes:", f"{folders.work}/notes:"
-    )
+    assert thoughts[-1] == "Done: edit notes\nnotes:\n- one\n+ two"
 
 
 async def test_a_rejection_is_the_option_to_reject(pod: MemoryPod, folders: Folders) -> None:
     async with coding_agent(pod, folders), pod.connect("alice") as alice:
         proposal = await ask_for_a_file(alice)
+        assert proposal.payload["reason"] == "coder asks to edit notes"
         await alice.reject(proposal, "policy", "not today")
         withdrawn = await said(alice, "mcp/withdraw")
         assert withdrawn.correlation_id == proposal.id
