@@ -30,6 +30,7 @@ EXTRAS_OF = {
     "mcpp.tokens": {"tokens"},
     "mcpp_gateway": {"gateway"},
     "mcpp_gateway.cluster": {"cluster"},
+    "mcpp_agents.acp": {"acp"},
     "mcpp_agents.bridge": {"bridge"},
     "mcpp_agents.chat": {"chat"},
     "mcpp_agents.mcp_server": {"mcp"},

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import anyio
@@ -64,9 +65,13 @@ def _run_acp(arguments: argparse.Namespace, command: list[str]) -> int:
     except KeyError as error:
         raise McppError(f"the environment has no {error.args[0]}") from None
     address = options.address_of(arguments, name)
-    token = None if arguments.no_tools else tools_token(name, options.environ_of(arguments))
-    if token is None:
-        sys.stderr.write("mcpp bridge: the agent gets no tools of the pod\n")
+    token = None
+    if find_spec("mcp") is None:
+        sys.stderr.write("mcpp bridge: without the extra `mcp`, the agent gets no tools\n")
+    elif not arguments.no_tools:
+        token = tools_token(name, options.environ_of(arguments))
+        if token is None:
+            sys.stderr.write("mcpp bridge: without MCPP_TOOLS_TOKEN, the agent gets no tools\n")
     launch = Launch(
         command,
         environment,

@@ -12,7 +12,7 @@ import pytest
 
 from mcpp.testing import MemoryPod
 from tests.agents.acp.bridges import Folders, coding_agent, said
-from tests.ports import free_port
+from tests.gateway.ports import free_port
 
 CODING = Path(__file__).parents[3] / "examples" / "coding"
 
