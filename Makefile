@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 # One environment, two stamps: `make run` installs what the demo needs, the other targets the rest.
 RUN    := $(VENV)/.run-installed
 DEV    := $(VENV)/.dev-installed
+DEMO_RUN := $(VENV)/.demo-agents-installed
+COMMA  := ,
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
@@ -50,8 +52,9 @@ run: $(RUN)
 	@$(BIN)/mcpp up --demo
 
 ## make demo-agents     two coding agents on a fake model: one writes, one reviews, you approve
-demo-agents: $(DEV) setup-agents
-	@$(BIN)/python examples/coding/demo.py
+# DEMO=--approve approves every change by itself, and ends.
+demo-agents: $(DEMO_RUN) setup-agents
+	@$(BIN)/python examples/coding/demo.py $(DEMO)
 
 ## make help            list these targets
 help:
@@ -237,6 +240,10 @@ $(DEV): pyproject.toml
 # Where `dev` is installed and current, it includes the demo.
 $(RUN): pyproject.toml
 	$(if $(filter-out 0,$(shell test $(DEV) -nt pyproject.toml; echo $$?)),$(call install,demo))
+	@touch $@
+
+$(DEMO_RUN): pyproject.toml
+	$(if $(filter-out 0,$(shell test $(DEV) -nt pyproject.toml; echo $$?)),$(call install,gateway$(COMMA)chat$(COMMA)acp$(COMMA)mcp))
 	@touch $@
 
 define install

@@ -125,6 +125,9 @@ class ScriptedAgent:
         given = [{"name": each["name"], "env": each["env"]} for each in self.servers]
         await self.do_say(session, json.dumps(given))
 
+    async def do_pid(self, session: str, _: str) -> None:
+        await self.do_say(session, str(os.getpid()))
+
     async def do_env(self, session: str, name: str) -> None:
         await self.do_say(session, os.environ.get(name, "not set"))
 
