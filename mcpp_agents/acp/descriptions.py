@@ -52,6 +52,10 @@ class ToolCallState:
             self.paths = [one_line(each.path) for each in change.locations[:20]]
         self.input = change.raw_input or self.input
 
+    def forget_content(self) -> None:
+        """Keep only what it is called: the rest is in the log, and may be large."""
+        self.content, self.input = (), None
+
     @property
     def name(self) -> str:
         """The call on one line, such as `edit notes.md`."""

@@ -31,7 +31,7 @@ from mcpp_agents.acp.descriptions import (
 )
 from mcpp_agents.acp.limits import AcpLimits
 
-_MAX_CALLS: Final = 256
+_MAX_CALLS: Final = 32  # kept at once; an update of an older one begins it again
 _ENDED: Final = ("completed", "failed")
 _INCOMPLETE: Final = {
     "max_tokens": "stopped: the model's limit of tokens",
@@ -117,6 +117,7 @@ class Turn:
             result = call.result(self._limits.shown_chars)
             verb = "Done" if call.status == "completed" else "Failed"
             await self._log_call("\n".join(filter(None, (f"{verb}: {call.name}", result))), call)
+            call.forget_content()
         return call
 
     async def note(self, thought: str, **more: Any) -> None:
@@ -142,9 +143,9 @@ class Turn:
         if problem is not None:
             text = f"{text} ({problem})"
         if self._left_out:
-            await self.thinking.send(
-                kinds.REFLECTION, {"thought": f"… and {self._left_out} more updates, left out"}
-            )
+            more = {"thought": f"… and {self._left_out} more updates, left out"}
+            with suppress(Refused):
+                await self.thinking.send(kinds.REFLECTION, more)
         conclusion: dict[str, Any] = {"text": cut(text)}
         if response.usage is not None:
             conclusion["usage"] = {
