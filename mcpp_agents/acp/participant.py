@@ -169,6 +169,7 @@ class AcpBridge:
                 await self._wait(asking, turn)
             finally:
                 if not asking.done():
+                    self._permissions.cancel(turn)  # the agent waits for the answers
                     await self._cancel(asking, agent, session_id, key)
         try:
             response: PromptResponse = asking.result()

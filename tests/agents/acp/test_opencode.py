@@ -71,6 +71,7 @@ async def test_work_is_cancelled_rejected_resumed_and_approved(
                 question = await alice.send("chat", "Please write greet.py.", to="coder")
                 proposal = await said(alice, "mcp/proposal")
                 assert proposal.payload["preview"]["after"] == model.FIRST.strip()
+                before = json.loads(kept.read_text())
                 await alice.cancel(question)
                 assert (await said(alice, "mcp/withdraw")).correlation_id == proposal.id
                 await alice.send("chat", "Please write greet.py now.", to="coder")
@@ -78,7 +79,6 @@ async def test_work_is_cancelled_rejected_resumed_and_approved(
                 reply = await said(alice, "chat")
                 assert reply.text == "I stopped. @alice rejected it (not yet): edit greet.py"
                 assert not await anyio.Path(file).exists()
-                before = json.loads(kept.read_text())
             async with coding_agent(pod, folders, **agent):
                 await alice.send("chat", "Please write greet.py after all.", to="coder")
                 await alice.approve(await said(alice, "mcp/proposal"))

@@ -108,6 +108,8 @@ async def test_cancelled_work_withdraws_its_proposal(pod: MemoryPod, folders: Fo
         await alice.cancel(question)
         assert (await said(alice, "mcp/withdraw")).correlation_id == proposal.id
         assert await alice.open_proposals() == []
+        # The agent was told, so it has stopped, and its session goes on.
+        assert "ask notes" in (await alice.ask("coder", "remember")).text
 
 
 async def test_a_killed_bridge_withdraws_its_proposals_when_it_is_back(
