@@ -13,6 +13,7 @@ from mcpp.cli.extras import importing
 from mcpp_agents.bridge.server_process import server_environment
 from mcpp_agents.cli import options
 from mcpp_agents.cli.log_format import log_to_terminal
+from mcpp_agents.cli.tracing import trace_by_environment
 
 
 def main(argv: list[str]) -> int:
@@ -32,6 +33,7 @@ def main(argv: list[str]) -> int:
         if getattr(arguments, option) and not arguments.acp:
             parser.error(f"--{option.replace('_', '-')} is for --acp")
     log_to_terminal("bridge")
+    trace_by_environment(arguments.name)
     if arguments.acp:
         return _run_acp(arguments, command)
     headers = _headers(arguments.header)
