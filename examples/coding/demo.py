@@ -93,20 +93,21 @@ async def wait_for_pod(folder: Path) -> None:
     with anyio.fail_after(WAIT_SECONDS):
         while not is_created(folder):  # noqa: ASYNC110
             await anyio.sleep(0.1)
-        async with mcpp.connect(person(folder)):
+        async with mcpp.connect(person(folder), options=mcpp.Options(keep_trying=True)):
             pass
 
 
 def is_created(folder: Path) -> bool:
-    """Return whether `mcpp up` has created the pod of a folder."""
-    return (folder / local_pod.DIRECTORY / "pod.toml").is_file()
+    """Return whether `mcpp up` has created the pod of a folder, and the person in it."""
+    pod = local_pod.LocalPod(folder / local_pod.DIRECTORY)
+    return pod.path.is_file() and pod.token(local_pod.person()) is not None
 
 
 def person(folder: Path) -> local_pod.Address:
     """Return the address of the person in front of this machine."""
     pod = local_pod.LocalPod(folder / local_pod.DIRECTORY)
-    name = local_pod.person()
-    token = pod.token(name) or pod.add(name, multiple=True, is_person=True)
+    token = pod.token(local_pod.person())
+    assert token is not None
     return local_pod.Address(pod.url, token)
 
 
