@@ -50,7 +50,8 @@ def test_one_agent_writes_one_reviews_and_a_person_approves(tmp_path: Path) -> N
     assert done.returncode == 0, done.stdout + done.stderr
     names = [line.partition(":")[0] for line in done.stdout.splitlines() if ": " in line]
     agents = [name for name in names if name in ("writer", "reviewer", "reviewer-tools")]
-    assert agents[:3] == ["writer", "reviewer-tools", "reviewer"]
+    assert agents[:2] == ["writer", "reviewer-tools"]
+    assert agents.count("reviewer") >= 2
     assert done.stdout.count("* writer asks to edit greet.py") == 2
     assert "This is right now. Decided: greet refuses an empty name." in done.stdout
     assert "needs a name" in (folder / "project" / "greet.py").read_text()
