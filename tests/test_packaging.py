@@ -31,6 +31,7 @@ EXTRAS_OF = {
     "mcpp.tracing": {"otel"},
     "mcpp_gateway": {"gateway"},
     "mcpp_gateway.cluster": {"cluster"},
+    "mcpp_agents.acp": {"acp"},
     "mcpp_agents.bridge": {"bridge"},
     "mcpp_agents.chat": {"chat"},
     "mcpp_agents.cli.tracing": {"otel"},

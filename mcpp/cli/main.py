@@ -53,7 +53,7 @@ COMMANDS: Final = {
     "send": _Command("send one message to a pod"),
     "call": _Command("call a participant's tool"),
     "chat": _Command("chat in a pod", "chat"),
-    "bridge": _Command("connect an MCP server to a pod", "bridge"),
+    "bridge": _Command("connect an MCP server or a coding agent to a pod", "bridge"),
     "mcp": _Command("serve a pod to an MCP client", "mcp"),
     "link": _Command("mirror chosen contexts between two pods"),
     "agent": _Command("run a model as a participant in a pod", "agent"),

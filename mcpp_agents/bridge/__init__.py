@@ -1,1 +1,1 @@
-"""`mcpp bridge`: an MCP server as a participant of a pod."""
+"""`mcpp bridge`: an MCP server as a participant of a pod; coding agents are in `acp`."""

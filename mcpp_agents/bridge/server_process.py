@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 import anyio
@@ -48,11 +49,11 @@ def server_environment(names: Sequence[str], given: Mapping[str, str]) -> dict[s
 
 @asynccontextmanager
 async def server_process(
-    command: Sequence[str], environment: Mapping[str, str]
+    command: Sequence[str], environment: Mapping[str, str], folder: Path | None = None
 ) -> AsyncIterator[Process]:
     """Run a server while the block runs, then end it with all its children.
 
-    Raises OSError if the program cannot be run.
+    It runs in `folder`, by default in ours. Raises OSError if the program cannot be run.
     """
     noise, noise_writer = os.pipe()
     # asyncio loses a process whose start is cancelled.
@@ -64,6 +65,7 @@ async def server_process(
                 stdout=subprocess.PIPE,
                 stderr=noise_writer,
                 env=environment,
+                cwd=folder,
                 start_new_session=True,
             )
         except BaseException:

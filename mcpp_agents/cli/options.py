@@ -57,7 +57,7 @@ def address_of(arguments: argparse.Namespace, name: str) -> local_pod.Address:
 
     Raises PodNotFoundError when neither the options nor the environment name a pod.
     """
-    return local_pod.locate(name, _environ(arguments))
+    return local_pod.locate(name, environ_of(arguments))
 
 
 def address_of_person(arguments: argparse.Namespace, name: str | None = None) -> local_pod.Address:
@@ -66,7 +66,7 @@ def address_of_person(arguments: argparse.Namespace, name: str | None = None) ->
     Without a name, it is the user of this machine. Raises PodNotFoundError when neither the options
     nor the environment name a pod.
     """
-    return local_pod.locate(name or local_pod.person(), _environ(arguments), is_person=True)
+    return local_pod.locate(name or local_pod.person(), environ_of(arguments), is_person=True)
 
 
 def gateway_url(arguments: argparse.Namespace) -> str:
@@ -74,7 +74,7 @@ def gateway_url(arguments: argparse.Namespace) -> str:
 
     Raises PodNotFoundError when neither the options nor the environment name a pod.
     """
-    environ = _environ(arguments)
+    environ = environ_of(arguments)
     if "MCPP_URL" in environ:
         return environ["MCPP_URL"]
     return local_pod.locate(local_pod.person(), environ, is_person=True).url
@@ -121,7 +121,8 @@ def web_address(text: str) -> str:
     return text
 
 
-def _environ(arguments: argparse.Namespace) -> dict[str, str]:
+def environ_of(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the environment, with the options for the pod in place of its variables."""
     tokens = {
         "MCPP_TOKEN": arguments.token,
         "MCPP_TOKEN_FILE": arguments.token_file,

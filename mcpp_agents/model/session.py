@@ -34,7 +34,7 @@ from mcpp.protocol.rpc import Failure
 from mcpp.transient import cut
 from mcpp_agents.memory.serving.agent_memory import AgentMemory
 from mcpp_agents.model.limits import ModelLimits
-from mcpp_agents.model.log_prompts import LogPrompts, RecentIds
+from mcpp_agents.model.log_prompts import LogPrompts
 from mcpp_agents.model.progress import ProgressReporter
 from mcpp_agents.model.providers import (
     PATIENT_SECONDS,
@@ -45,6 +45,7 @@ from mcpp_agents.model.providers import (
 )
 from mcpp_agents.model.tool_calls import ToolCaller
 from mcpp_agents.model.tracing import agent_span
+from mcpp_agents.recent_ids import RecentIds
 from mcpp_agents.toolbox import RemoteTool, Toolbox
 
 # Open questions, shared fairly by those who ask (P-43).

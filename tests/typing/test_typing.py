@@ -25,7 +25,7 @@ def test_pyright_accepts_the_code_of_users(tmp_path: Path) -> None:
     settings = {
         "include": [str(USER_CODE), str(ROOT / "examples")],
         "typeCheckingMode": "strict",
-        "extraPaths": [str(ROOT)],
+        "extraPaths": [str(ROOT), str(ROOT / "examples" / "coding")],
         "pythonVersion": f"{sys.version_info.major}.{sys.version_info.minor}",
     }
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))

@@ -1,0 +1,172 @@
+"""A coding agent in a pod: prompts, updates, sessions, cancellation."""
+
+import json
+
+import anyio
+import pytest
+
+import mcpp
+from mcpp import ContextTree
+from mcpp.testing import MemoryPod
+from mcpp_agents.acp.pod_tools import pod_server
+from tests.agents.acp.bridges import Folders, coding_agent, said
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_chat_wakes_the_agent_and_its_text_is_the_reply(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    async with coding_agent(pod, folders), pod.connect("alice") as alice:
+        heard: list[str] = []
+        reply = await alice.ask("coder", "say Good \nsay morning", on_text=heard.append)
+        assert reply.text == "Good morning"
+        assert reply.text.startswith("".join(heard))
+        await alice.send("chat", {"text": "not for anyone"})
+        await alice.send("chat", {"text": "@coder\nsay by mention"})
+        assert (await said(alice, "chat", "by mention")).text == "by mention"
+
+
+async def test_its_work_is_a_reasoning_context_below_that_of_the_question(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    steps = "think Let me see.\nplan read, write\nsay I begin.\nrun ls\nsay \nsay Done."
+    async with coding_agent(pod, folders), pod.connect("alice") as alice:
+        async with alice.context("task", title="Work") as task:
+            reply = await task.ask("coder", steps)
+            assert reply.text.endswith("Done.")
+        log = [message.envelope for message in await alice.history().all()]
+    tree = ContextTree(log)
+    (work,) = tree.roots
+    (reasoning,) = work.children
+    assert (reasoning.type, reasoning.state) == ("reasoning", "concluded")
+    thoughts = [each.payload["thought"] for each in log if each.kind == "reflection"]
+    assert thoughts[0] == "Let me see."
+    assert thoughts[1] == "Plan:\n- [ ] read\n- [ ] write"
+    assert thoughts[2] == "I begin."  # said before it went on, so not the reply
+    assert thoughts[3].startswith("Done: execute ls\nrefused: this client offers no terminals")
+    (conclusion,) = [each.payload for each in log if each.kind == "conclusion"]
+    assert conclusion["usage"] == {"input_tokens": 7, "output_tokens": 3, "cached_tokens": 0}
+
+
+async def test_each_context_has_a_session_and_the_main_stream_one_more(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    async with coding_agent(pod, folders), pod.connect("alice") as alice:
+        await alice.ask("coder", "say main")
+        async with alice.context("task") as one, alice.context("task") as two:
+            await one.ask("coder", "say in one")
+            assert (await two.ask("coder", "remember")).text == "nothing"
+            assert (await one.ask("coder", "remember")).text == "say in one"
+        assert (await alice.ask("coder", "remember")).text == "say main"
+
+
+async def test_a_restarted_bridge_goes_on_with_its_sessions(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    async with pod.connect("alice") as alice:
+        async with coding_agent(pod, folders):
+            await alice.ask("coder", "say the word is swordfish")
+        async with coding_agent(pod, folders):
+            # The past that the agent repeats when it loads a session is not said again.
+            assert (await alice.ask("coder", "remember")).text == "say the word is swordfish"
+        (folders.state / "coder-kept.json").unlink()
+        async with coding_agent(pod, folders):
+            assert (await alice.ask("coder", "remember")).text == "nothing"
+    assert (folders.state / "coder-sessions.json").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_requester_that_gives_up_cancels_the_session(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    async with coding_agent(pod, folders), pod.connect("alice") as alice:
+        question = await alice.send("chat", "plan work\nwait", to="coder")
+        await said(alice, "reflection")
+        await alice.cancel(question)
+        ended = await said(alice, "conclusion")
+        assert ended.payload["outcome"] == "cancelled"
+        # The same session goes on.
+        assert "plan work" in (await alice.ask("coder", "remember")).text
+
+
+async def test_a_context_that_ends_cancels_the_work_below_it(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    async with coding_agent(pod, folders), pod.connect("alice") as alice:
+        async with alice.context("workflow") as flow, flow.child("task") as task:
+            await task.send("chat", "plan work\nwait", to="coder")
+            await said(alice, "reflection")
+            await flow.send("conclusion", {"outcome": "cancelled"})
+            ended = await said(alice, "conclusion")
+        assert (ended.sender, ended.payload["outcome"]) == ("coder", "cancelled")
+
+
+async def test_another_participant_cannot_end_a_context_for_the_agent(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    async with coding_agent(pod, folders), pod.connect("alice") as alice, pod.connect("eve") as eve:
+        async with alice.context("task") as task:
+            await task.send("chat", "plan work\nwait", to="coder")
+            await said(eve, "reflection")
+            await eve.send("conclusion", {"outcome": "cancelled"}, context=task.id)
+            assert (await alice.ask("coder", "say still here")).text == "still here"
+            log = await alice.history().all()
+        assert [m.sender for m in log if m.kind == "conclusion"] == ["eve", "coder"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ("stop refusal", "I have no answer to this. (the agent refuses to go on)"),
+        ("say A\nstop max_tokens", "A (stopped: the model's limit of tokens)"),
+        ("think Only a thought.", "I have no answer to this."),
+    ],
+)
+async def test_an_incomplete_answer_says_so(
+    pod: MemoryPod, folders: Folders, steps: str, expected: str
+) -> None:
+    async with coding_agent(pod, folders), pod.connect("alice") as alice:
+        assert (await alice.ask("coder", steps)).text == expected
+
+
+async def test_an_agent_that_ends_is_started_again_and_keeps_its_sessions(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    async with coding_agent(pod, folders), pod.connect("alice") as alice:
+        failed = await alice.ask("coder", "die")
+        assert failed.text.startswith("I cannot answer this now: the coding agent failed")
+        assert (await alice.ask("coder", "remember")).text == "die"
+
+
+async def test_two_agents_do_not_thank_each_other_endlessly(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    async with (
+        coding_agent(pod, folders, "one"),
+        coding_agent(pod, folders, "two"),
+        pod.connect("alice") as alice,
+    ):
+        # A reply that mentions another agent wakes it; its reply is the end of it.
+        await alice.send("chat", "call two: say @one thanks", to="one")
+        chats = [await said(alice, "chat") for _ in range(2)]
+        assert [chat.sender for chat in chats] == ["one", "two"]
+        assert chats[1].text == "@one thanks"
+        assert (await alice.ask("one", "say quiet")).text == "quiet"
+
+
+async def test_the_pod_s_tools_are_handed_over_and_secrets_are_not(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    servers = [pod_server("ws://127.0.0.1:1/ws?pod=x", "token")]
+    async with coding_agent(pod, folders, servers=servers), pod.connect("alice") as alice:
+        given = json.loads((await alice.ask("coder", "servers")).text)
+        assert [(each["name"], [v["name"] for v in each["env"]]) for each in given] == [
+            ("pod", ["MCPP_URL", "MCPP_TOKEN"])
+        ]
+        assert (await alice.ask("coder", "env SECRET")).text == "not set"
+
+
+async def test_a_program_that_cannot_be_run_is_reported(pod: MemoryPod, folders: Folders) -> None:
+    with pytest.raises(mcpp.McppError, match="cannot be run"):
+        async with coding_agent(pod, folders, command=["/nonexistent/agent"]):
+            await anyio.sleep_forever()
