@@ -66,6 +66,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 logger = logging.getLogger("mcpp.agent")
 
+# Questions of MCP that a participant may answer, as its card names them.
+_QUESTIONS: Final = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling"}
+
 _is_participant = re.compile(PARTICIPANT_PATTERN).fullmatch
 
 
@@ -348,7 +351,9 @@ class Participant:
         offers = self._catalog.card()
         if "tools/list" in self._methods:
             del offers["tools"]  # its own method knows better
-        return about | offers | ({"answers": ["chat"]} if has_chat else {})
+        answers = ["chat"] if has_chat else []
+        answers += [name for method, name in _QUESTIONS.items() if method in self._methods]
+        return about | offers | ({"answers": answers} if answers else {})
 
     # --- running it ---
 
