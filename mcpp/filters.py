@@ -19,7 +19,13 @@ from mcpp import kinds
 from mcpp.errors import DecodeError, FilterError
 from mcpp.protocol.codec import is_kind
 from mcpp.protocol.contexts import ContextTracker, Lineage
-from mcpp.protocol.envelope import ID_PATTERN, MAX_KIND_LENGTH, PARTICIPANT_PATTERN, Envelope
+from mcpp.protocol.envelope import (
+    ID_PATTERN,
+    MAX_KIND_LENGTH,
+    PARTICIPANT_PATTERN,
+    REFERENCE_PATTERN,
+    Envelope,
+)
 from mcpp.protocol.globs import compile_glob
 from mcpp.protocol.jsontext import decode_unambiguous
 
@@ -47,7 +53,8 @@ MAX_BYTES: Final = 4096
 # Before a replay the gateway evaluates the filter on its whole log, to announce the number.
 MAX_STARS: Final = 64
 
-_is_id = re.compile(ID_PATTERN).fullmatch
+# A context of another pod may be the parent of one in this pod (C-04).
+_is_context = re.compile(f"{ID_PATTERN}|{REFERENCE_PATTERN}").fullmatch
 _is_participant = re.compile(PARTICIPANT_PATTERN).fullmatch
 
 
@@ -262,7 +269,7 @@ conclusions: Final[Filter] = _All((_Not(main_only), _Kind(kinds.CONCLUSION, "con
 
 def in_context(id: str, *, descendants: bool = False) -> Filter:
     """Pass one context; with `descendants`, also those below it."""
-    return _InContext(_checked(id, _is_id, "$.context"), descendants)
+    return _InContext(_checked(id, _is_context, "$.context"), descendants)
 
 
 def kind(pattern: str) -> Filter:
@@ -320,7 +327,7 @@ def _parse(value: object, path: str, depth: int, count: _Count) -> Filter:
             descendants = value.get("descendants", False)
             if not isinstance(descendants, bool):
                 raise FilterError(f"{path}.descendants", "must be true or false")
-            return _InContext(_checked(inner, _is_id, here), descendants)
+            return _InContext(_checked(inner, _is_context, here), descendants)
         case "kind":
             count.stars += str(inner).count("*")
             if count.stars > MAX_STARS:

@@ -154,6 +154,8 @@ def new_envelope(
 
 
 def _raw(value: Any, path: str) -> Raw:
+    if isinstance(value, Raw):
+        return value  # of another envelope
     try:
         text = msgspec.json.encode(value, enc_hook=encode_model)
     except (TypeError, ValueError, NotImplementedError, RecursionError) as error:

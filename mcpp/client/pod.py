@@ -274,6 +274,17 @@ class Pod(PodHistory):
         """
         return self._connection.while_present(participant)
 
+    async def send_envelope(self, envelope: Envelope, *, wait: bool = True) -> Envelope:
+        """Send an envelope as it is, with its id, time and unknown members, and return its echo.
+
+        Without `wait` it returns at once, as `send` does.
+
+        Raises ValueError if another participant is its sender, Refused, or ConnectionLostError.
+        """
+        if envelope.sender != self.me:
+            raise ValueError(f"the sender is {envelope.sender!r}, not {self.me!r}")
+        return await self._connection.send(envelope, wait=wait)
+
     async def set_filter(self, filter: Filter | Mapping[str, Any]) -> None:
         """Have the gateway send only messages that pass; it does so when this returns.
 

@@ -30,6 +30,7 @@ from mcpp.protocol.envelope import (
     MAX_RECIPIENTS,
     PARTICIPANT_PATTERN,
     PROTOCOL,
+    REFERENCE_PATTERN,
     TIMESTAMP_PATTERN,
     Context,
     Envelope,
@@ -54,6 +55,7 @@ _read_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _read_items = msgspec.json.Decoder(list[Raw]).decode
 
 _is_id = re.compile(ID_PATTERN).fullmatch
+_is_id_or_reference = re.compile(f"{ID_PATTERN}|{REFERENCE_PATTERN}").fullmatch
 _is_participant = re.compile(PARTICIPANT_PATTERN).fullmatch
 _has_kind_pattern = re.compile(KIND_PATTERN).fullmatch
 _is_timestamp = re.compile(TIMESTAMP_PATTERN).fullmatch
@@ -216,6 +218,7 @@ class _Rule(NamedTuple):
 
 
 _ID = _Rule(_is_id, "must be 1 to 128 of A-Z a-z 0-9 . _ : ~ -")
+_ID_OR_REFERENCE = _Rule(_is_id_or_reference, f"{_ID.reason}, or mcpp://POD/ID")
 _PARTICIPANT = _Rule(_is_participant, "must be 1 to 64 of A-Z a-z 0-9 . _ : @ -")
 _KIND = _Rule(
     is_kind,
@@ -254,7 +257,7 @@ def _decode_strictly(data: bytes, max_depth: int = MAX_DEPTH) -> Envelope:
         sender=_text(members["from"], "$.from", _PARTICIPANT),
         to=None if to is None else _recipients(bytes(to)),
         kind=_text(members["kind"], "$.kind", _KIND),
-        correlation_id=_optional_text(members, "correlation_id", "$", _ID),
+        correlation_id=_optional_text(members, "correlation_id", "$", _ID_OR_REFERENCE),
         context=None if context is None else _context(bytes(context)),
         raw_payload=members["payload"],
     )
@@ -270,7 +273,7 @@ def _context(data: bytes) -> Context:
     context = Context(
         id=_text(members["id"], "$.context.id", _ID),
         type=_optional_text(members, "type", "$.context", _KIND),
-        parent=_optional_text(members, "parent", "$.context", _ID),
+        parent=_optional_text(members, "parent", "$.context", _ID_OR_REFERENCE),
         raw_metadata=_metadata(members["metadata"]) if "metadata" in members else UNSET,
     )
     return with_extra(context, _unknown(members, CONTEXT_MEMBERS))

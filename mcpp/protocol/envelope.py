@@ -30,6 +30,9 @@ MAX_NUMBER_LENGTH: Final = 64  # in characters
 # newline through in Python.
 ID_PATTERN: Final = r"[A-Za-z0-9._:~-]{1,128}"
 PARTICIPANT_PATTERN: Final = r"[A-Za-z0-9._:@-]{1,64}"
+POD_PATTERN: Final = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
+# An envelope or a context of another pod (E-30).
+REFERENCE_PATTERN: Final = f"mcpp://{POD_PATTERN}/{ID_PATTERN}"
 # One spelling for every kind (E-15): what is not printable ASCII, and `%` itself, is
 # percent-encoded as UTF-8 in upper case; nothing else is.
 _TAIL: Final = "%[89AB][0-9A-F]"

@@ -18,6 +18,7 @@ from mcpp.protocol.envelope import (
     MAX_RECIPIENTS,
     PARTICIPANT_PATTERN,
     PROTOCOL,
+    REFERENCE_PATTERN,
     TIMESTAMP_PATTERN,
     Context,
     Envelope,
@@ -27,6 +28,7 @@ ID: Final = "urn:mcpp:v0.1:envelope"
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _PATTERNS: Final = {
     "id": ID_PATTERN,
+    "id_or_reference": f"{ID_PATTERN}|{REFERENCE_PATTERN}",
     "participant": PARTICIPANT_PATTERN,
     "kind": KIND_PATTERN,
     "timestamp": TIMESTAMP_PATTERN,
@@ -42,14 +44,14 @@ _ENVELOPE: Final[dict[str, dict[str, Any]]] = {
         "maxItems": MAX_RECIPIENTS,
     },
     "kind": {"$ref": "#/$defs/kind"},
-    "correlation_id": {"anyOf": [{"$ref": "#/$defs/id"}, {"type": "null"}]},
+    "correlation_id": {"anyOf": [{"$ref": "#/$defs/id_or_reference"}, {"type": "null"}]},
     "context": {"anyOf": [{"$ref": "#/$defs/context"}, {"type": "null"}]},
     "payload": {},
 }
 _CONTEXT: Final[dict[str, dict[str, Any]]] = {
     "id": {"$ref": "#/$defs/id"},
     "type": {"anyOf": [{"$ref": "#/$defs/kind"}, {"type": "null"}]},
-    "parent": {"anyOf": [{"$ref": "#/$defs/id"}, {"type": "null"}]},
+    "parent": {"anyOf": [{"$ref": "#/$defs/id_or_reference"}, {"type": "null"}]},
     "metadata": {"type": ["object", "null"]},
 }
 

@@ -25,6 +25,7 @@ from mcpp.protocol.envelope import (
     MAX_METADATA_BYTES,
     MAX_NUMBER_LENGTH,
     PARTICIPANT_PATTERN,
+    POD_PATTERN,
     Context,
     Envelope,
     with_extra,
@@ -46,6 +47,7 @@ __all__ = [
     "kinds",
     "mangled_envelopes",
     "participants",
+    "references",
     "texts",
     "timestamps",
 ]
@@ -64,6 +66,11 @@ _KNOWN_KINDS: Final = (
 def ids() -> st.SearchStrategy[str]:
     """Return ids of envelopes and contexts."""
     return _names(ID_PATTERN)
+
+
+def references() -> st.SearchStrategy[str]:
+    """Return references to envelopes and contexts of other pods."""
+    return st.tuples(_names(POD_PATTERN), ids()).map("mcpp://%s/%s".__mod__)
 
 
 def participants() -> st.SearchStrategy[str]:
@@ -118,7 +125,7 @@ def contexts() -> st.SearchStrategy[Context]:
             new_context,
             st.none() | st.just("reasoning") | _all_kinds(),
             id=ids(),
-            parent=st.none() | ids(),
+            parent=st.none() | ids() | references(),
             metadata=st.none() | metadata.filter(_fits),
         ),
         _unknown_members(CONTEXT_MEMBERS),
@@ -138,7 +145,7 @@ def envelopes(
         json_values() if payloads is None else payloads,
         sender=participants() if senders is None else senders,
         to=st.none() | st.lists(participants(), max_size=3),
-        correlation_id=st.none() | ids(),
+        correlation_id=st.none() | ids() | references(),
         context=st.none() | contexts(),
         id=ids(),
         ts=timestamps(),

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from mcpp.protocol.envelope import POD_PATTERN
 from mcpp.protocol.validation import path_and_reason
 from mcpp_gateway.config.checks import (
     check_cluster,
@@ -43,7 +44,7 @@ from mcpp_gateway.core.pod import ParticipantSettings
 
 _T = TypeVar("_T")
 
-_is_pod_name = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}").fullmatch
+_is_pod_name = re.compile(POD_PATTERN).fullmatch
 _POD_RULE: Final = (
     "a pod name has 1 to 64 characters of A-Z a-z 0-9 . _ - and begins with none of . -"
 )

@@ -1,6 +1,6 @@
 // The selected context: in the tree, the log and the timeline, over reloads and newly loaded stretches of the past.
 
-import { isId } from "./state/filter/filter.js";
+import { isContext } from "./state/filter/filter.js";
 import { contextName } from "./state/ids.js";
 import { ContextNode } from "./state/tree.js";
 import { byId, h } from "./view/elements/dom.js";
@@ -36,7 +36,7 @@ export class Selection {
   resolve() {
     const { main, context } = this._link;
     if (main) this._select("main");
-    else if (context && isId(context)) this._select(this._model.tree.get(context) ?? new ContextNode(context, -1));
+    else if (context && isContext(context)) this._select(this._model.tree.get(context) ?? new ContextNode(context, -1));
     else if (context && byId("selection").hidden) this.show();
   }
 

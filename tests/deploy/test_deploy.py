@@ -20,8 +20,8 @@ from mcpp.cli.main import main
 from mcpp_gateway import config
 from mcpp_gateway.cluster.nats_servers import find_program
 from mcpp_gateway.edge.server import Gateway
+from tests.gateway.ports import free_port
 from tests.gateway.sockets import BOUND, config_text, running, token
-from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -20,6 +20,7 @@ from websockets.exceptions import InvalidStatus
 
 from mcpp.client import local_pod
 from mcpp.client.local_pod import LocalPod
+from tests.gateway.ports import free_port
 from tests.gateway.sockets import (
     BOUND,
     chat,
@@ -30,7 +31,6 @@ from tests.gateway.sockets import (
     token,
     upgrade_request,
 )
-from tests.ports import free_port
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ from websockets.sync.client import ClientConnection, connect
 
 import mcpp
 from mcpp.protocol.envelope import Context
-from tests.ports import free_port
+from tests.gateway.ports import free_port
 
 BOUND = 20.0  # seconds that any step may take
 MCPP = str(Path(sys.executable).parent / "mcpp")

@@ -14,6 +14,7 @@ from playwright.sync_api import Page, WebSocket, expect
 import mcpp
 from mcpp.protocol.envelope import Context
 from mcpp.transient.summaries import summarize
+from tests.gateway.ports import free_port
 from tests.inspector.conftest import press, sign_in
 from tests.inspector.harness import (
     BreakableProxy,
@@ -24,7 +25,6 @@ from tests.inspector.harness import (
     up,
 )
 from tests.inspector.scenario import run_scenario
-from tests.ports import free_port
 
 NewPage = Callable[..., Page]
 

@@ -1276,3 +1276,20 @@ def test_claims_are_held_by_the_same_as_in_the_sdk(
     held = ClaimRegister(log).held.values()
     expected = [[claim.name, claim.holder, claim.id] for claim in held]
     assert sorted(node.call("claims", envelopes=as_json(log))) == sorted(expected)
+
+
+@pytest.mark.rule("E-30", "P-90")
+def test_references_lead_to_what_was_mirrored_here(node: Node) -> None:
+    for id, expected in (
+        ("m1", "m1"),
+        ("mcpp://ops/m1", "m1"),
+        ("mcpp://sales/m1", "sales~m1"),
+        ("mcpp://sales/a/b", "mcpp://sales/a/b"),
+    ):
+        assert node.call("localId", id=id, pod="ops") == expected
+    origin = {"from": "ada", "path": ["mcpp://sales/m1", "mcpp://law/sales~m1"]}
+    assert node.call("originOf", envelope={"origin": origin}) == {"from": "ada", "pod": "sales"}
+    texts = ("null", "7", '"x"', "[]", '{"path": 7}', '{"path": [{"toString": 1}], "from": "x"}')
+    for hostile in map(json.loads, texts):
+        assert node.call("originOf", envelope={"origin": hostile}) is None
+    assert node.call("originOf", envelope={"origin": {**origin, "from": ["x"]}}) is None

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, NoReturn
 from urllib.parse import quote, unquote
 
-from mcpp.protocol.envelope import ID_PATTERN, PARTICIPANT_PATTERN
+from mcpp.protocol.envelope import ID_PATTERN, PARTICIPANT_PATTERN, POD_PATTERN
 
 REQUIRED = {"protocol", "id", "ts", "from", "kind", "payload"}
 
@@ -54,7 +54,7 @@ def check(data: bytes) -> None:
     matches(members["from"], PARTICIPANT_PATTERN)
     require(is_kind(members["kind"]))
     if "correlation_id" in members:
-        matches(members["correlation_id"], ID_PATTERN)
+        id_or_reference(members["correlation_id"])
     if "to" in members:
         require(type(members["to"]) is list and len(members["to"]) <= 1024)
         for name in members["to"]:
@@ -67,7 +67,7 @@ def check(data: bytes) -> None:
         if "type" in context:
             require(is_kind(context["type"]))
         if "parent" in context:
-            matches(context["parent"], ID_PATTERN)
+            id_or_reference(context["parent"])
         if "metadata" in context:
             require(isinstance(context["metadata"], Pairs))
             require(len(source(source(text, "context"), "metadata").encode()) <= 2048)
@@ -76,6 +76,14 @@ def check(data: bytes) -> None:
 def without_nulls(members: dict[str, Any], *optional: str) -> dict[str, Any]:
     absent = [name for name in optional if members.get(name, 0) is None]
     return {name: value for name, value in members.items() if name not in absent}
+
+
+def id_or_reference(value: Any) -> None:
+    if isinstance(value, str) and value.startswith("mcpp://"):
+        pod, slash, value = value.removeprefix("mcpp://").partition("/")
+        require(slash == "/")
+        matches(pod, POD_PATTERN)
+    matches(value, ID_PATTERN)
 
 
 def is_kind(value: Any) -> bool:

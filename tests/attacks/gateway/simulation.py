@@ -6,6 +6,7 @@ until that is echoed, and all of this is the latency.
 """
 
 import gc
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,10 +18,13 @@ from mcpp_gateway.edge.server import Gateway
 from tests.attacks.gateway.process import configuration, envelope
 from tests.gateway.edge.test_connection import RecordingSocket
 from tests.gateway.harness import ManualLoop
+from tests.gateway.harness import text as envelope_text
 from tests.gateway.sockets import token
 
 # Nothing sleeps here; this much of a second passes in each turn in which nothing is left to do.
 IDLE_SECONDS = 0.001
+# What `_reference_work` takes on the idle machine on which the goals were set.
+REFERENCE_SECONDS = 0.00026
 
 
 class FakeTime:
@@ -96,6 +100,7 @@ class Simulation:
         self.gateway.hub.clock = self.gateway.quota.budget.clock = self.clock
         self.gateway.admission = AdmissionControl(parsed, 8787)
         self.honest = SimulatedClient(self.gateway, "alice")
+        self.slowness = 1.0  # how many times the reference a piece of work takes, at worst
         self._number = 0
 
     def join(self, name: str, query: str = "") -> SimulatedClient:
@@ -128,6 +133,7 @@ class Simulation:
         while self.clock() < until:
             number += 1
             if self.clock() > next_second:
+                self._measure_slowness()
                 next_second += 1
                 self.gateway.quota.start_second()
             chunks = [(each, chunk(i, number)) for i, each in enumerate(attackers) if each.reads]
@@ -139,7 +145,13 @@ class Simulation:
             while self.clock() < resume_at:
                 self.clock.waited += IDLE_SECONDS
                 self.loop.turn()
+        self._measure_slowness()
         return found
+
+    def _measure_slowness(self) -> None:
+        """Where processors are shared or slower, the same work takes more processor time."""
+        took = sorted(_reference_work() for _ in range(5))
+        self.slowness = max(self.slowness, took[2] / REFERENCE_SECONDS)
 
     def echo(self, began: float) -> float:
         """Send an envelope of the honest client; return the time since `began` until its echo."""
@@ -151,6 +163,16 @@ class Simulation:
             self.loop.turn()
             assert self.clock() - began < 30, "the honest client is not served"
         return self.clock() - began
+
+
+_REFERENCE = envelope_text("m-1", "alice", "chat", {"text": "some words " * 10})
+
+
+def _reference_work() -> float:
+    began = time.thread_time()
+    for _ in range(100):
+        json.loads(_REFERENCE)
+    return time.thread_time() - began
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def test_costly_filters_and_new_kinds() -> None:
 
         found = simulated.latencies(attackers, chunk, seconds=2)
     show(found)
-    assert percentile(found, 0.99) < GOAL_SECONDS
+    assert percentile(found, 0.99) < GOAL_SECONDS * simulated.slowness
 
 
 @pytest.mark.rule("F-23", "G-65")
@@ -70,7 +70,7 @@ def test_costly_filters_of_some_and_new_kinds_of_many_others() -> None:
         found = simulated.latencies(attackers, chunk, seconds=3)
     show(found)
     # All of them are newcomers once: in the first rounds there is no one to wait.
-    assert percentile(found, 0.98) < GOAL_SECONDS
+    assert percentile(found, 0.98) < GOAL_SECONDS * simulated.slowness
 
 
 @pytest.mark.rule("G-65")
@@ -87,7 +87,7 @@ def test_large_payloads_that_a_rule_reads() -> None:
         found = simulated.latencies([attacker], chunk, seconds=3)
     # One such text takes longer than the goal, so it is met by reading few of them.
     show(found)
-    assert percentile(found, 0.99) < GOAL_SECONDS
+    assert percentile(found, 0.99) < GOAL_SECONDS * simulated.slowness
 
 
 @pytest.mark.rule("G-65")
@@ -114,8 +114,10 @@ def test_first_large_texts_of_many_participants_at_once(form: str) -> None:
                 each.send(raw_frame(0x01, text(index, 0)[:-10]))
         found = simulated.latencies(attackers, chunk, seconds=3)
     show(found)
-    assert percentile(found, 0.99) < GOAL_SECONDS
-    assert max(found) < 0.5  # one such text, and what arrived with it; not thirty
+    assert percentile(found, 0.99) < GOAL_SECONDS * simulated.slowness
+    assert (
+        max(found) < 0.5 * simulated.slowness
+    )  # one such text, and what arrived with it; not thirty
 
 
 @pytest.mark.rule("G-65", "G-38")
@@ -139,7 +141,7 @@ def test_texts_of_many_participants_that_fill_ticks(payload: object, receivers: 
     show(found)
     # Two ticks, and what they write: 256 KiB to each receiver.
     goal = GOAL_SECONDS if receivers == "none" else 2 * GOAL_SECONDS
-    assert percentile(found, 0.95) < goal
+    assert percentile(found, 0.95) < goal * simulated.slowness
 
 
 @pytest.mark.rule("G-65", "H-09")
@@ -163,7 +165,7 @@ def test_requests_for_history_of_many_participants_at_once(query: dict[str, Any]
     show(found)
     # An echo may wait for two full ticks with a turn of pages each, and for their pages being
     # written: 12 to 45 ms, depending on what else the machine does.
-    assert percentile(found, 0.99) < 4 * GOAL_SECONDS
+    assert percentile(found, 0.99) < 4 * GOAL_SECONDS * simulated.slowness
 
 
 @pytest.mark.rule("G-65", "F-22")
@@ -187,7 +189,7 @@ def test_filters_that_change_all_the_time(parts: int) -> None:
 
         found = simulated.latencies(attackers, chunk, seconds=2)
     show(found)
-    assert percentile(found, 0.99) < GOAL_SECONDS
+    assert percentile(found, 0.99) < GOAL_SECONDS * simulated.slowness
 
 
 @pytest.mark.rule("G-65", "C-16")
@@ -197,7 +199,7 @@ def test_garbage_and_pings_beyond_every_rate() -> None:
         attackers = [simulated.join(f"p{index}") for index in range(20)]
         found = simulated.latencies(attackers, lambda index, number: garbage * 20, seconds=2)
     show(found)
-    assert percentile(found, 0.99) < GOAL_SECONDS
+    assert percentile(found, 0.99) < GOAL_SECONDS * simulated.slowness
 
 
 @pytest.mark.rule("G-65", "G-57")
@@ -215,7 +217,9 @@ def test_resumptions_with_costly_filters() -> None:
             found.append(simulated.echo(began))
         found += simulated.latencies([], lambda index, number: b"", seconds=1)
     show(found)
-    assert percentile(found, 0.95) < GOAL_SECONDS  # the joins themselves are among them
+    assert (
+        percentile(found, 0.95) < GOAL_SECONDS * simulated.slowness
+    )  # the joins themselves are among them
 
 
 @pytest.mark.torture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.durability.workload import MCPP
-from tests.ports import are_free, free_port
+from tests.gateway.ports import are_free, free_port
 
 pytestmark = pytest.mark.slow
 

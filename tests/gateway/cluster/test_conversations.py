@@ -12,8 +12,8 @@ from mcpp_gateway import config
 from mcpp_gateway.cluster.nats_servers import NatsServers
 from mcpp_gateway.config import Config
 from tests.gateway.cluster.test_gateways import gateways, url
+from tests.gateway.ports import free_ports
 from tests.gateway.sockets import token
-from tests.ports import free_ports
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 QUICK = Options(backoff=lambda attempt: 0.02, keep_trying=True)

@@ -19,8 +19,8 @@ from mcpp_gateway.cluster.cluster_log import ClusterLog, new_link
 from mcpp_gateway.cluster.nats_servers import NatsServers
 from mcpp_gateway.config import Config, ConfigError
 from mcpp_gateway.edge.server import Gateway
+from tests.gateway.ports import free_ports
 from tests.gateway.sockets import token
-from tests.ports import free_ports
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -15,8 +15,8 @@ from mcpp_gateway import config
 from mcpp_gateway.cluster.nats_servers import NatsServers
 from mcpp_gateway.config import ConfigError
 from tests.gateway.cluster.test_gateways import QUICK, gateways, url
+from tests.gateway.ports import free_ports
 from tests.gateway.sockets import token
-from tests.ports import free_ports
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -15,8 +15,8 @@ from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.storage.log_store import LogStoreError
 from tests.gateway.cluster.test_gateways import QUICK, configure, gateways, history, url
 from tests.gateway.durability.workload import MCPP
+from tests.gateway.ports import free_ports
 from tests.gateway.sockets import token
-from tests.ports import free_ports
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

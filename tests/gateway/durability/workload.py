@@ -16,8 +16,8 @@ import anyio
 
 import mcpp
 from mcpp import Gap, Options
+from tests.gateway.ports import free_port
 from tests.gateway.sockets import token
-from tests.ports import free_port
 
 MCPP = str(Path(sys.executable).parent / "mcpp")
 QUICK = Options(

@@ -5,14 +5,16 @@ import { pathToFileURL } from "node:url";
 
 const folder = pathToFileURL(`${process.argv[2]}/`);
 const load = (name) => import(new URL(`state/${name}.js`, folder));
-const [filters, expressions, { ContextTree }, { Tracker }, { Heights, SplitHeights }, { Model }, { Rows }, json, link, reading, { Session }, { LivenessMonitor }, { cut }, { Past }, { Shown }, searches, { readPage }, { readMoment }, { queryOf }, { Matches }, words, { Labels }, { Claims }, { LiveTexts, isLivePart }] =
+const [filters, expressions, { ContextTree }, { Tracker }, { Heights, SplitHeights }, { Model }, { Rows }, json, link, reading, { Session }, { LivenessMonitor }, { cut }, { Past }, { Shown }, searches, { readPage }, { readMoment }, { queryOf }, { Matches }, words, { Labels }, { Claims }, { LiveTexts, isLivePart }, references] =
   await Promise.all(
-    ["filter/filter", "filter/expression", "tree", "results/transient", "log/heights", "model", "log/rows", "json", "filter/link", "log/describe", "connection/session", "connection/liveness", "results/summaries", "history/past", "log/shown", "history/search", "history/requests", "history/moments", "history/query", "history/matches", "history/words", "labels", "claims", "live"].map(load),
+    ["filter/filter", "filter/expression", "tree", "results/transient", "log/heights", "model", "log/rows", "json", "filter/link", "log/describe", "connection/session", "connection/liveness", "results/summaries", "history/past", "log/shown", "history/search", "history/requests", "history/moments", "history/query", "history/matches", "history/words", "labels", "claims", "live", "log/references"].map(load),
   );
 
 const { hueOf } = await import(new URL("view/elements/dom.js", folder));
 
 const functions = {
+  localId: ({ id, pod }) => references.localId(id, pod),
+  originOf: ({ envelope }) => references.originOf(envelope),
   hues: ({ names }) => names.map(hueOf),
   hasDuplicateKeys: ({ text }) => json.hasDuplicateKeys(text),
   describe({ envelope }) {

@@ -7,10 +7,13 @@ const MAX_NODES = 64;
 const MAX_DEPTH = 8;
 const MAX_BYTES = 4096;
 export const isId = (text) => /^[A-Za-z0-9._:~-]{1,128}$/.test(text);
+const isReference = (text) => /^mcpp:\/\/[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\/[A-Za-z0-9._:~-]{1,128}$/.test(text);
+/** Whether a context may have this id, or be the parent of one: also a context of another pod (E-30). */
+export const isContext = (text) => isId(text) || isReference(text);
 const isParticipant = (text) => /^[A-Za-z0-9._:@-]{1,64}$/.test(text);
 // Printable characters and spaces, as Python defines them.
 const isKindPattern = (text) => /^(?:[^\p{C}\p{Z}]| )+$/u.test(text) && Array.from(text).length <= MAX_KIND_LENGTH;
-const TESTS = { type: isKind, context: isId, kind: isKindPattern, from: isParticipant, to: isParticipant };
+const TESTS = { type: isKind, context: isContext, kind: isKindPattern, from: isParticipant, to: isParticipant };
 
 export class FilterError extends Error {}
 

@@ -3,6 +3,7 @@
 import { describe, outcomeText } from "../../state/log/describe.js";
 import { contextName, shortId, titleOf } from "../../state/ids.js";
 import { indent, reveal, show } from "../../state/json.js";
+import { localId, originOf } from "../../state/log/references.js";
 import { keyOf } from "../../state/log/shown.js";
 import { cut } from "../../state/results/summaries.js";
 import { clockTime, duration, h, hueOf, plural } from "../elements/dom.js";
@@ -74,6 +75,7 @@ export class RowRenderer {
         reading.who
           ? h("span", { class: "subject", dir: "auto" }, reading.who)
           : h("span", { class: `who hue-${hueOf(envelope.from)}`, dir: "auto" }, envelope.from),
+        this._origin(envelope),
         h("span", { class: "label" }, reading.label),
         reading.name && h("code", { class: "name", dir: "auto" }, reveal(reading.name)),
         reading.code && h("code", { class: "name" }, reading.code),
@@ -194,6 +196,13 @@ export class RowRenderer {
     );
   }
 
+  /** Return who sent a mirrored envelope in another pod, as the link says. */
+  _origin(envelope) {
+    const origin = originOf(envelope);
+    const title = "Mirrored from another pod, as its sender says";
+    return origin && h("span", { class: "quiet", dir: "auto", title }, `for ${reveal(cut(origin.from, 64))} in ${origin.pod}`);
+  }
+
   /** Return a link to the context or the envelope that this one answers (E-16). */
   _about({ envelope, about }, model) {
     const link = (text, title, run) =>
@@ -202,7 +211,9 @@ export class RowRenderer {
       const title = `Answers context ${about.id}. Show only that context`;
       return link(`on ${contextName(about)}`, title, () => this._actions.select(about));
     }
-    const other = (model.log.find(envelope.correlation_id) ?? this._past.log.find(envelope.correlation_id))?.envelope;
+    const answered = localId(envelope.correlation_id, this._model.session.pod?.name);
+    const other = (model.log.find(answered) ?? this._past.log.find(answered))?.envelope;
+    if (!other && answered !== envelope.correlation_id) return h("span", { class: "quiet" }, `on ${envelope.correlation_id}`);
     if (!other || model.tracker.call(envelope)?.response === envelope) return null; // its duration links there
     const { name, label } = describe(other);
     const what = name === undefined ? label : reveal(name);

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mcpp_gateway.cluster.nats_servers import NatsServers
 from tests.gateway.cluster.faults.processes import ClusterProcesses
-from tests.ports import free_ports
+from tests.gateway.ports import free_ports
 
 _NETWORK = "10.199.77"
 _numbers = count()

@@ -9,8 +9,8 @@ import anyio
 
 from mcpp_gateway.cluster.nats_servers import NatsServers
 from tests.gateway.durability.workload import MCPP
+from tests.gateway.ports import free_ports
 from tests.gateway.sockets import token
-from tests.ports import free_ports
 
 _END_SECONDS = 30.0
 

@@ -1,0 +1,1 @@
+"""`mcpp link`: a participant of two pods that mirrors chosen contexts between them."""
