@@ -66,6 +66,8 @@ class ServedTask:
             self._publish_answer(answer)
         if self.record.phase != self._state or self.record.first_waiting is not asked:
             self._state = self.record.phase
+            if self._followers:
+                self._note_shown()
             self._publish(
                 TaskStatusUpdateEvent(
                     task_id=self.record.id,
@@ -167,12 +169,21 @@ class ServedTask:
     def view(self) -> Task:
         """Return the task as A2A describes it."""
         record = self.record
+        self._note_shown()
         task = Task(id=record.id, context_id=record.context_id, status=self.status())
         task.history.extend(self._message(said) for said in record.said)
         text = record.answer.text if record.answer is not None else self._written
         if text:
             task.artifacts.append(_artifact(text))
         return task
+
+    def _note_shown(self) -> None:
+        """Note what a client is told that the task waits for.
+
+        An answer counts for that only: something else may be waiting by the time it arrives.
+        """
+        waiting = self.record.first_waiting
+        self.shown = self.shown if waiting is None else waiting.id
 
     def status(self) -> TaskStatus:
         """Return the task's state, with what is asked or why it ended so."""
@@ -182,7 +193,6 @@ class ServedTask:
             status.timestamp.FromJsonString(record.updated)
         waiting = record.first_waiting
         if waiting is not None:
-            self.shown = waiting.id
             text, data = describe_waiting(waiting)
             parts = [text_part(text), data_part(data)]
             status.message.CopyFrom(self._agent_message(waiting.id, *parts))

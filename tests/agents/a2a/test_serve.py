@@ -232,6 +232,47 @@ async def test_a_proposal_that_the_pod_decides_lets_the_task_go_on(sockets: Sock
             await events_of(client, "approve", task_id=id)
 
 
+async def test_an_answer_counts_only_for_what_the_client_was_shown(sockets: SocketPod) -> None:
+    bank, clerk = mcpp.Participant("bank"), mcpp.Participant("clerk")
+    paid: list[int] = []
+
+    @bank.tool
+    async def pay(amount: int) -> None:
+        paid.append(amount)
+
+    @clerk.on("chat", to_me=True)
+    async def work(message: mcpp.Message) -> None:
+        async with message.child("reasoning") as thinking:
+            for amount in (5, 5000):
+                proposal = await thinking.propose("bank", "pay", amount=amount)
+                await proposal.result()
+        await message.reply("done")
+
+    async with (
+        sockets.run(bank),
+        sockets.run(clerk),
+        sockets.connect("boss") as boss,
+        sockets.run(parrot()),
+        served(sockets, "clerk", "parrot") as url,
+        client_of(url) as client,
+        client_of(f"{url}/parrot") as other,
+    ):
+        (*_, last) = await events_of(client, "pay it")
+        id = last.status_update.task_id
+        (small,) = await boss.open_proposals()
+        await boss.approve(small)
+        proposals = 0
+        while proposals < 2:
+            proposals += (await anext(boss)).kind.startswith("mcp/proposal")
+        await final_task(other, "hello")  # now the server has seen both, too
+        with pytest.raises(UnsupportedOperationError, match="settled"):
+            await events_of(client, "approve", task_id=id)
+        assert paid == [5]
+        await client.get_task(GetTaskRequest(id=id))
+        await final_task(client, "approve", task_id=id)
+        assert paid == [5, 5000]
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_question_of_the_participant_is_answered_by_the_client(
     sockets: SocketPod, version: str
