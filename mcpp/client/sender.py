@@ -25,6 +25,7 @@ from mcpp.protocol import rpc
 from mcpp.protocol.envelope import Context, Envelope
 from mcpp.protocol.rpc import TOOLS_CALL, ToolResult
 from mcpp.protocol.value_types import InvalidValueError, ValueType
+from mcpp.tracing import spans
 
 if TYPE_CHECKING:
     from mcpp.client.pod import Pod
@@ -241,18 +242,16 @@ class Sender:
         id = factory.new_id() if id is None else id
         if on_progress is not None:
             params["_meta"] = {**params.get("_meta", {}), "progressToken": id}
-        envelope = self._envelope(
-            str(Kind(kinds.REQUEST, method, name if isinstance(name, str) else None)),
-            rpc.request(id, method, params),
-            [to],
-            correlation_id,
-            target,
-            id=id,
-        )
+        kind = str(Kind(kinds.REQUEST, method, name if isinstance(name, str) else None))
         label = str(name or method)
-        await self._require(to, label, wait_for_presence)
-        response = await self._exchange(envelope, target, label, timeout, on_progress, on_text)
-        return rpc.read_response(response, label)
+        with spans.requesting(method, params, id, to, self._own_pod.name) as span:
+            payload = rpc.request(id, method, span.inject(params))
+            envelope = self._envelope(kind, payload, [to], correlation_id, target, id=id)
+            await self._require(to, label, wait_for_presence)
+            response = await self._exchange(envelope, target, label, timeout, on_progress, on_text)
+            result = rpc.read_response(response, label)
+            span.record(result)
+            return result
 
     async def ask(
         self,

@@ -12,9 +12,23 @@ import msgspec
 
 from mcpp.errors import EncodeError
 
-__all__ = ["MAX_CARD_BYTES", "Card", "OfferedItem", "card_digest", "card_text", "fitting_card"]
+__all__ = [
+    "MAX_CARD_BYTES",
+    "QUESTIONS",
+    "Card",
+    "OfferedItem",
+    "card_digest",
+    "card_text",
+    "fitting_card",
+]
 
 MAX_CARD_BYTES: Final = 65_536
+# Methods of questions (P-61), and how a card says that its participant answers them.
+QUESTIONS: Final = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
 _OFFERS_BYTES: Final = 49_152  # the rest is for description and instructions
 
 
@@ -29,7 +43,8 @@ class OfferedItem(msgspec.Struct, frozen=True):
 class Card(msgspec.Struct, frozen=True):
     """What a participant says about itself and what it offers, by name.
 
-    `answers` lists what it can be asked: `chat`, `elicitation`, `sampling`. `raw` is all of it.
+    `answers` lists what it can be asked: `chat`, `elicitation`, `sampling`, `roots`, `tasks`.
+    `raw` is all of it.
     """
 
     participant: str
@@ -41,10 +56,13 @@ class Card(msgspec.Struct, frozen=True):
     answers: tuple[str, ...] = ()
     raw: Mapping[str, Any] = {}
 
-    @property
-    def lists_tools(self) -> bool:
-        """Whether `tools` is all that it offers: otherwise only its `tools/list` says that."""
-        return isinstance(self.raw.get("tools"), list) and not self.raw.get("more")
+    def may_offer(self, what: str) -> bool:
+        """Return whether to ask it for its `tools`, `prompts` or `resources`.
+
+        Not if the card is complete and lists none: it has `tools`, and no `more` (P-72).
+        """
+        is_complete = isinstance(self.raw.get("tools"), list) and not self.raw.get("more")
+        return bool(self.raw.get(what)) or not is_complete
 
     @classmethod
     def read(cls, participant: str, value: Any) -> "Card":

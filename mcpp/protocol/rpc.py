@@ -29,6 +29,7 @@ __all__ = [
     "REASON",
     "RESOURCE_NOT_FOUND",
     "TOOLS_CALL",
+    "TRACE_CONTEXT",
     "Failure",
     "ToolResult",
     "fulfils",
@@ -64,6 +65,8 @@ CANCELLED_KIND: Final = str(Kind(kinds.NOTIFICATION, CANCELLED))
 # was declined.
 CALL: Final = "mcpp/call"
 REASON: Final = "mcpp/reason"
+# Members of `_meta` that MCP reserves for the trace that a request belongs to (O-06).
+TRACE_CONTEXT: Final = frozenset(("traceparent", "tracestate", "baggage"))
 
 
 class Failure(Exception):  # noqa: N818  (becomes an answer; callers see RemoteError)

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from mcpp.protocol import rpc
 from mcpp.protocol.codec import decode, encode
 from mcpp.protocol.envelope import Envelope
 
@@ -97,8 +98,20 @@ def compared_value(envelope: Envelope, compare: Comparison) -> dict[str, Any]:
     context = envelope.context
     value["correlation_id"] = envelope.correlation_id
     value["context"] = None if context is None else [context.id, context.type, context.parent]
-    value["payload"] = envelope.payload if compare == "exact" else shape(envelope.payload)
+    payload = _without_trace(envelope.payload)
+    value["payload"] = payload if compare == "exact" else shape(payload)
     return value
+
+
+def _without_trace(payload: Any) -> Any:
+    """Return a request's payload without its trace context, which says nothing to the agent."""
+    params = payload.get("params") if isinstance(payload, dict) else None
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    if params is None or not isinstance(meta, dict) or rpc.TRACE_CONTEXT.isdisjoint(meta):
+        return payload
+    kept = {name: value for name, value in meta.items() if name not in rpc.TRACE_CONTEXT}
+    rest = {name: value for name, value in params.items() if name != "_meta"}
+    return {**payload, "params": {**rest, "_meta": kept} if kept else rest}
 
 
 def shape(value: Any) -> Any:

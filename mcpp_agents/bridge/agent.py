@@ -15,7 +15,10 @@ from mcpp.protocol.rpc import Failure
 from mcpp_agents.bridge.openers import Open
 from mcpp_agents.bridge.questions import Questions, can_answer
 from mcpp_agents.bridge.server_questions import ServerQuestions
-from mcpp_agents.bridge.subscriptions import SUBSCRIBE, UNSUBSCRIBE
+from mcpp_agents.bridge.state import tasks
+from mcpp_agents.bridge.state.card import ServerCard
+from mcpp_agents.bridge.state.notifications import LIST_CHANGES
+from mcpp_agents.bridge.state.subscriptions import SUBSCRIBE, UNSUBSCRIBE
 from mcpp_agents.bridge.upstream import UNAVAILABLE, Upstream
 from mcpp_agents.cli.joining import announce_join
 
@@ -30,11 +33,7 @@ METHODS: Final = (
     "prompts/get",
     "completion/complete",
     "logging/setLevel",
-    "tasks/get",
-    "tasks/list",
-    "tasks/result",
-    "tasks/update",
-    "tasks/cancel",
+    *tasks.METHODS,
 )
 
 # A longer message of progress is cut.
@@ -56,8 +55,9 @@ async def run(
     announce_join(agent, "bridge")
 
     async def work() -> None:
-        async with background() as tasks:
-            await tasks.start(upstream.keep_running)
+        async with background() as running:
+            await running.start(upstream.keep_running)
+            await agent.read_card()
             await agent.run(address)
 
     # A server that does not end is killed with its children after a few seconds. A second Ctrl-C
@@ -65,50 +65,105 @@ async def run(
     await until_signal(work, ends_by_itself=True)
 
 
-def bridge(name: str, upstream: Upstream, questions: Questions | None = None) -> Participant:
+def bridge(name: str, upstream: Upstream, questions: Questions | None = None) -> "Bridge":
     """Return a participant that forwards requests to an MCP server.
 
     Run `upstream.keep_running` alongside. Both share `questions`.
     """
-    agent = Participant(name)
-    asking = Questions() if questions is None else questions
+    return Bridge(name, upstream, Questions() if questions is None else questions)
 
-    @agent.on_join
-    async def join(pod: Pod) -> None:
-        asking.pod = pod
 
-    @agent.task
-    async def forward_notifications(pod: Pod) -> None:
+class Bridge(Participant):
+    """An MCP server in a pod. Owns what is known of the server's offers and tasks."""
+
+    def __init__(self, name: str, upstream: Upstream, questions: Questions) -> None:
+        super().__init__(name)
+        self._upstream = upstream
+        self._questions = questions
+        self._server_card = ServerCard()
+        self._tasks = tasks.Tasks()
+        self.on_join(self._join)
+        self.task(self._forward_notifications)
+        for method in (SUBSCRIBE, UNSUBSCRIBE):
+            self.method(method)(_subscriber(method, upstream))
+        for method in METHODS:
+            self.method(method)(self._forwarder(method))
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """What the server offers, as far as it is known."""
+        return self._server_card.to_json(self._upstream.client)
+
+    async def read_card(self, change: str | None = None) -> None:
+        """Ask the server what it offers; after a notification of a change, what has changed."""
+        await self._server_card.read(self._upstream.request, change)
+
+    def _join(self, pod: Pod) -> None:
+        self._questions.pod = pod
+
+    async def _forward_notifications(self, pod: Pod) -> None:
+        if "tools" not in self.card:
+            await self.read_card()
+            await pod.cards.propose(self.card)
         while True:
-            method, params = await upstream.next_notification()
+            method, params = await self._upstream.notifications.next()
+            owner = None
+            if method in tasks.NOTIFICATIONS:
+                owner = self._tasks.owner(params.get("taskId"))
+                if owner is None:
+                    continue  # a task for which this bridge waits, or of an earlier one
             try:
-                await pod.notify(method, params)
+                await pod.notify(method, params, to=owner)
+                if method in LIST_CHANGES:
+                    await self.read_card(method)
+                    await pod.cards.propose(self.card)
             except (Refused, TooLargeError) as error:
                 logger.warning("%s was not forwarded: %s", method, error)
 
-    for method in (SUBSCRIBE, UNSUBSCRIBE):
-        agent.method(method)(_subscriber(method, upstream))
-    for method in METHODS:
-        agent.method(method)(_forwarder(method, upstream, asking))
-    return agent
+    def _forwarder(
+        self, method: str
+    ) -> Callable[[dict[str, Any], ToolCall], Awaitable[dict[str, Any]]]:
+        async def forward(params: dict[str, Any], call: ToolCall) -> dict[str, Any]:
+            if method in tasks.METHODS:
+                self._tasks.check(method, params, call.sender)
+            with self._questions.during(call):
+                result = await self._answer(method, params, call)
+            if method == tasks.LIST:
+                result = self._tasks.only_of(call.sender, result)
+            return _checked(result, call, self._upstream.name)
 
+        return forward
 
-def _forwarder(
-    method: str, upstream: Upstream, questions: Questions
-) -> Callable[[dict[str, Any], ToolCall], Awaitable[dict[str, Any]]]:
-    async def forward(params: dict[str, Any], call: ToolCall) -> dict[str, Any]:
+    async def _answer(self, method: str, params: dict[str, Any], call: ToolCall) -> dict[str, Any]:
         given, report = _without_token(params, call)
+        is_call = method == rpc.TOOLS_CALL
+        if is_call and await self._needs_task(given):
+            given = given | {"task": tasks.PARAMS}
 
         async def request(more: Mapping[str, Any] = {}) -> dict[str, Any]:
-            return await upstream.request(method, {**given, **more}, report)
+            return await self._upstream.request(method, {**given, **more}, report)
 
-        with questions.during(call):
-            result = await request()
-            if rpc.needs_input(result) and not can_answer(params):
-                result = await questions.complete(result, call, request)
-        return _checked(result, call, upstream.name)
+        result = await request()
+        if rpc.needs_input(result) and not can_answer(params):
+            result = await self._questions.complete(result, call, request)
+        task = tasks.created_task(result) if is_call else None
+        if task is None:
+            return result
+        if tasks.knows_tasks(params, task):
+            self._tasks.add(task, call.sender)
+            return result
+        waiting = tasks.TaskWait(call, self._upstream.request, self._questions, report)
+        return await waiting.result(task)
 
-    return forward
+    async def _needs_task(self, params: Mapping[str, Any]) -> bool:
+        """Return whether a call must ask for a task and does not."""
+        client = self._upstream.client
+        if "task" in params or client is None or client.server_capabilities.tasks is None:
+            return False
+        name = params.get("name")
+        if not self._server_card.has_tool(name):
+            await self.read_card(LIST_CHANGES[0])  # servers add tools after they have started
+        return self._server_card.requires_task(name)
 
 
 def _subscriber(

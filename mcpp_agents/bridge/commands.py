@@ -9,6 +9,7 @@ from mcpp import McppError
 from mcpp.cli.extras import importing
 from mcpp_agents.cli import options
 from mcpp_agents.cli.log_format import log_to_terminal
+from mcpp_agents.cli.tracing import trace_by_environment
 
 
 def main(argv: list[str]) -> int:
@@ -63,6 +64,7 @@ def main(argv: list[str]) -> int:
     if arguments.env and arguments.http:
         parser.error("--env is for `-- COMMAND ...`")
     log_to_terminal("bridge")
+    trace_by_environment(arguments.name)
     headers = _headers(arguments.header)
     with importing("bridge"):
         from mcpp_agents.bridge.agent import run

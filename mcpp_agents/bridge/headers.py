@@ -13,6 +13,8 @@ from mcp.shared.inbound import find_invalid_x_mcp_header
 from mcp.shared.message import SessionMessage
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, JSONRPCRequest
 
+from mcpp.tracing import spans
+
 # Where the caller's capabilities are while the SDK writes its own.
 _CALLER: Final = "mcpp/capabilities"
 
@@ -51,7 +53,11 @@ class CapabilityWriter:
 
     async def send(self, item: SessionMessage, /) -> None:
         """Send a message."""
-        params = item.message.params if isinstance(item.message, JSONRPCRequest) else None
+        params = None
+        if isinstance(item.message, JSONRPCRequest):
+            params = item.message.params
+            # The SDK calls this in the span that it has opened for the request.
+            spans.current().describe(item.message.method, params or {})
         meta = params.get("_meta") if params else None
         if params and isinstance(meta, dict) and _CALLER in meta:
             kept = {name: value for name, value in meta.items() if name != _CALLER}

@@ -7,6 +7,7 @@ of this machine. Tokens are refreshed and used again at the next start.
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +20,14 @@ import msgspec
 from anyio.abc import SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
-from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+from mcp.client.auth.oauth2 import OAuthContext
+from mcp.shared.auth import (
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthMetadata,
+    OAuthToken,
+    ProtectedResourceMetadata,
+)
 from pydantic import BaseModel, ValidationError
 
 from mcpp import McppError
@@ -62,7 +70,9 @@ def oauth(url: str, show: Callable[[str], None], folder: Path | None = None) -> 
             "token_endpoint_auth_method": "none",
         }
     )
-    return OAuthClientProvider(url, metadata, file, browser.open, browser.wait_for_code)
+    provider = OAuthClientProvider(url, metadata, file, browser.open, browser.wait_for_code)
+    file.context = provider.context
+    return provider
 
 
 def default_folder() -> Path:
@@ -74,13 +84,22 @@ def default_folder() -> Path:
 class _Kept(msgspec.Struct):
     client: dict[str, Any] | None = None
     tokens: dict[str, Any] | None = None
+    expires_at: float | None = None
+    # What the servers say of themselves: where tokens are refreshed, and for which resource.
+    authorization: dict[str, Any] | None = None
+    resource: dict[str, Any] | None = None
 
 
 class TokenFile:
-    """The tokens of one server in a file that only this user can read (0600)."""
+    """The tokens of one server in a file that only this user can read (0600).
+
+    With them it keeps what the SDK needs to refresh them after a restart: when they expire, and
+    where. Otherwise a person would have to sign in again at every start. `context` is the SDK's.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.context: OAuthContext | None = None
 
     @property
     def port(self) -> int | None:
@@ -90,11 +109,26 @@ class TokenFile:
 
     async def get_tokens(self) -> OAuthToken | None:
         """Return the tokens."""
-        return _validated(OAuthToken, self._read().tokens)
+        kept = self._read()
+        tokens = _validated(OAuthToken, kept.tokens)
+        if tokens is not None and self.context is not None:
+            self.context.token_expiry_time = kept.expires_at
+            self.context.oauth_metadata = _validated(OAuthMetadata, kept.authorization)
+            self.context.protected_resource_metadata = _validated(
+                ProtectedResourceMetadata, kept.resource
+            )
+        return tokens
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
         """Keep the tokens."""
-        self._write(tokens=tokens.model_dump(mode="json", exclude_none=True))
+        expires_at = None if tokens.expires_in is None else time.time() + tokens.expires_in
+        context = self.context
+        self._write(
+            tokens=_dumped(tokens),
+            expires_at=expires_at,
+            authorization=_dumped(None if context is None else context.oauth_metadata),
+            resource=_dumped(None if context is None else context.protected_resource_metadata),
+        )
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         """Return the registration of this client."""
@@ -102,7 +136,7 @@ class TokenFile:
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         """Keep the registration of this client."""
-        self._write(client=client_info.model_dump(mode="json", exclude_none=True))
+        self._write(client=_dumped(client_info))
 
     def _read(self) -> _Kept:
         try:
@@ -173,6 +207,10 @@ def _free_port() -> int:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
         return port
+
+
+def _dumped(model: BaseModel | None) -> dict[str, Any] | None:
+    return None if model is None else model.model_dump(mode="json", exclude_none=True)
 
 
 def _validated(model: type[ModelT], value: Any) -> ModelT | None:

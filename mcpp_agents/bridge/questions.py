@@ -2,8 +2,9 @@
 
 A server asks a person (`elicitation/create`), a model (`sampling/createMessage`) or for the folders
 that it may use (`roots/list`). Each question is a request of the bridge: first to the participant
-whose call the server is working on, and if that one cannot answer, to others at the same time. The
-first answer counts, and the other requests are cancelled. A server of an older revision asks while
+whose call the server is working on, if its card says that it answers such questions; if that one
+does not answer, to others at the same time, by their cards. The first answer counts, and the other
+requests are cancelled. A server of an older revision asks while
 it works on any of its calls; a newer one answers a call with its questions, and gets the answers
 with the same call, made again.
 """
@@ -21,11 +22,13 @@ from pydantic import BaseModel, ValidationError
 
 from mcpp import CallError, McppError, Pod, RemoteError, ToolCall
 from mcpp.protocol import rpc
+from mcpp.protocol.cards import QUESTIONS
 from mcpp.protocol.rpc import Failure
 from mcpp_agents.cli.display import one_line
 
 # People take their time; the participant that made the call may give up earlier.
 ANSWER_SECONDS: Final = 300.0
+_ROOTS_SECONDS: Final = 10.0  # a program knows its folders
 # Of participants that are not named by the operator, so many are asked at once.
 _MAX_ASKED: Final = 16
 _MAX_ROUNDS: Final = 10
@@ -73,12 +76,13 @@ class Questions:
         other questions.
         """
         answer = None
-        with anyio.move_on_after(self.seconds):
+        seconds = min(self.seconds, _ROOTS_SECONDS) if method == LIST_ROOTS else self.seconds
+        with anyio.move_on_after(seconds):
             answer = await self._ask_all(method, params, calls or tuple(self.calls))
             if answer is None:
                 return _decline(method, "no participant can answer it")
         if answer is None:
-            return _decline(method, f"no participant answered within {self.seconds:g} s")
+            return _decline(method, f"no participant answered within {seconds:g} s")
         return answer
 
     async def complete(
@@ -95,7 +99,7 @@ class Questions:
             again: dict[str, Any] = {}
             requests = result.get("inputRequests")
             if isinstance(requests, dict) and requests:
-                again["inputResponses"] = await self._answer_each(requests, call)
+                again["inputResponses"] = await self.answer_each(requests, call)
             else:
                 await anyio.sleep(delay)
                 delay = min(2 * delay, _LAST_DELAY_SECONDS)
@@ -104,7 +108,7 @@ class Questions:
             result = await retry(again)
         raise Failure(rpc.INTERNAL_ERROR, f"the server asked more than {_MAX_ROUNDS} times")
 
-    async def _answer_each(self, requests: Mapping[str, Any], call: ToolCall) -> dict[str, Any]:
+    async def answer_each(self, requests: Mapping[str, Any], call: ToolCall) -> dict[str, Any]:
         answers: dict[str, Any] = {}
         failures: list[Failure] = []
 
@@ -128,15 +132,31 @@ class Questions:
         pod = self.pod if not calls else calls[0].pod
         if pod is None or method not in _ANSWERS:
             return None
-        callers = {call.sender: call for call in calls}
-        answer = await self._first_answer(pod, method, params, callers)
-        if answer is not None or method == LIST_ROOTS:  # another's folders are of no use
+        asked: dict[str, ToolCall | None] = {call.sender: call for call in calls}
+        claims = {name for name in asked if await _claims(pod, name, method)}
+        first = {name: call for name, call in asked.items() if name in claims}
+        answer = await self._first_answer(pod, method, params, first)
+        if answer is not None:
             return answer
-        present = pod.participants if self.answerers is None else self.answerers
-        others = [name for name in present if name != pod.me and name not in callers]
-        asked = others if self.answerers is not None else others[:_MAX_ASKED]
-        first = calls[0] if calls else None
-        return await self._first_answer(pod, method, params, dict.fromkeys(asked, first))
+        # A caller that claims nothing may be a program that never answers.
+        rest = {name: call for name, call in asked.items() if name not in claims}
+        if method != LIST_ROOTS:  # another's folders are of no use
+            others = await self._others(pod, method)
+            call = calls[0] if calls else None
+            rest |= {name: call for name in others if name not in asked}
+        return await self._first_answer(pod, method, params, rest)
+
+    async def _others(self, pod: Pod, method: str) -> list[str]:
+        """Return whom to ask besides the callers: who claims to answer, then who has no card."""
+        if self.answerers is not None:
+            return [name for name in self.answerers if name != pod.me]
+        claims: dict[str, bool | None] = {}
+        for name in list(pod.participants):
+            if name != pod.me:
+                claims[name] = await _claims(pod, name, method)
+        claimed = [name for name, claim in claims.items() if claim]
+        unknown = [name for name, claim in claims.items() if claim is None]
+        return (claimed + unknown)[:_MAX_ASKED]
 
     async def _first_answer(
         self,
@@ -182,6 +202,15 @@ class Questions:
             logger.info("%s does not answer %s: %s", name, method, one_line(str(error)))
             return None
         return dict(answer)
+
+
+async def _claims(pod: Pod, name: str, method: str) -> bool | None:
+    """Return whether a participant's card says that it answers a question; None without a card."""
+    try:
+        card = await pod.cards.get(name)
+    except McppError:
+        return None
+    return None if card is None else QUESTIONS[method] in card.answers
 
 
 def can_answer(params: Mapping[str, Any]) -> bool:

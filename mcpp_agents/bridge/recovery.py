@@ -11,7 +11,13 @@ import json
 from typing import Any
 
 from mcp.shared.message import SessionMessage
-from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
+from mcp_types import (
+    PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCResponse,
+    jsonrpc_message_adapter,
+)
 from pydantic import ValidationError
 
 from mcpp_agents.lines import find_id
@@ -47,6 +53,25 @@ def recover_answers(item: SessionMessage | Exception) -> list[SessionMessage | E
         message for part in parts if (message := _read_message(part)) is not None
     ]
     return found or [item]
+
+
+def admit_task(item: SessionMessage | Exception) -> SessionMessage | Exception:
+    """Return an answer that creates a task (MCP 2025-11-25) so that the SDK takes it.
+
+    The SDK refuses a result of a call without content; `without_placeholder` removes it again.
+    """
+    answer = item.message if isinstance(item, SessionMessage) else None
+    result = answer.result if isinstance(answer, JSONRPCResponse) else {}
+    if isinstance(result.get("task"), dict):
+        result.setdefault("content", [])
+    return item
+
+
+def without_placeholder(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a result without the content that `admit_task` has added."""
+    if result.get("content") == [] and isinstance(result.get("task"), dict):
+        del result["content"]
+    return result
 
 
 def _input_of(error: ValidationError) -> Any:

@@ -15,9 +15,7 @@ import httpx2
 import mcp_types as types
 from anyio.abc import TaskStatus
 from mcp import Client, MCPError
-from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
-from mcp.shared.subscriptions import ResourceUpdated, event_to_notification
 from mcp_types import CONNECTION_CLOSED
 from pydantic import TypeAdapter, ValidationError
 
@@ -27,9 +25,11 @@ from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
 from mcpp_agents.bridge.headers import CapabilityWriter, drop_invalid_tools, keep_capabilities
 from mcpp_agents.bridge.openers import HttpStatus, Open, StartError, http_status
-from mcpp_agents.bridge.recovery import recover_answers
+from mcpp_agents.bridge.recovery import admit_task, recover_answers, without_placeholder
 from mcpp_agents.bridge.server_questions import ServerQuestions
-from mcpp_agents.bridge.subscriptions import SUBSCRIBE, Subscriptions
+from mcpp_agents.bridge.state import tasks
+from mcpp_agents.bridge.state.notifications import LIST_CHANGES, RESOURCE_UPDATED, Notifications
+from mcpp_agents.bridge.state.subscriptions import SUBSCRIBE, Subscriptions, receive_changes
 from mcpp_agents.cli.display import one_line
 
 # How long a request waits for a server that is starting before it fails.
@@ -44,7 +44,15 @@ UNAVAILABLE: Final = CONNECTION_CLOSED
 _HEALTHY_SECONDS: Final = 30.0
 
 # Errors by which the SDK reports a server that has ended, or that is not an MCP server.
-_SERVER_ERRORS: Final = (MCPError, OSError, httpx2.HTTPError, ValidationError, RuntimeError)
+_SERVER_ERRORS: Final = (
+    MCPError,
+    OSError,
+    httpx2.HTTPError,
+    ValidationError,
+    RuntimeError,
+    anyio.ClosedResourceError,
+    anyio.BrokenResourceError,
+)
 
 # Statuses by which a server refuses a request of an unknown session, before processing it: 404 by
 # the protocol, 400 by the reference servers.
@@ -53,16 +61,8 @@ _UNKNOWN_SESSION: Final = (400, 404)
 _GENERIC_MESSAGES: Final = ("Server returned an error response", "Session terminated", "Not Found")
 
 _MAX_LIST_PAGES: Final = 20
-# Bounds the memory that a server can use by announcing ever new resources.
-_MAX_NOTIFICATIONS: Final = 1000
-_MAX_URI_CHARS: Final = 4096
 
 _ANY_RESULT: Final = TypeAdapter(dict[str, Any])
-_LIST_CHANGES: Final = (
-    "notifications/tools/list_changed",
-    "notifications/resources/list_changed",
-    "notifications/prompts/list_changed",
-)
 
 logger = logging.getLogger("mcpp.bridge")
 
@@ -72,7 +72,7 @@ class _SessionUnknownError(Failure):
 
 
 class Upstream:
-    """An MCP server and the connection to it. Owns the client and the pending notifications."""
+    """An MCP server and the connection to it. Owns the client."""
 
     def __init__(
         self,
@@ -90,13 +90,12 @@ class Upstream:
         self._open_seconds = open_seconds
         self._open = open
         self._backoff = backoff
-        self._client: Client | None = None
+        self.client: Client | None = None
+        self.notifications = Notifications()
         self._has_listed_tools = False
         self._subscriptions = Subscriptions()
         self._ready = anyio.Event()
         self._ended = anyio.Event()
-        self._notifications: dict[tuple[str, str], Mapping[str, Any]] = {}
-        self._has_notification = anyio.Event()
 
     async def keep_running(
         self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
@@ -118,7 +117,7 @@ class Upstream:
                             is_known = True
                             task_status.started()
                         else:
-                            self._notify_of_lists()
+                            self.notifications.add_list_changes()
                         await self._wait_for_end(client)
                 has = "has not answered" if opening.cancelled_caught else "has ended"
                 logger.warning("%s %s; starting it again", self.name, has)
@@ -158,27 +157,19 @@ class Upstream:
         A server of a newer revision sees it in the next stream of changes that is opened.
         """
         is_news = self._subscriptions.change(method, params.get("uri"), participant)
-        is_newer = self._client is not None and self._client.session.discover_result is not None
-        return await self.request(method, params) if is_news and not is_newer else {}
+        return await self.request(method, params) if is_news and not self.is_newer else {}
 
-    async def next_notification(self) -> tuple[str, Mapping[str, Any]]:
-        """Wait for the next notification of the server and return it.
-
-        Equal notifications that are pending are merged: however often a list has changed, only its
-        last state can be read.
-        """
-        while not self._notifications:
-            self._has_notification = anyio.Event()
-            await self._has_notification.wait()
-        first = next(iter(self._notifications))
-        return first[0], self._notifications.pop(first)
+    @property
+    def is_newer(self) -> bool:
+        """Whether the server is open and of a newer revision of MCP, which has no sessions."""
+        return self.client is not None and self.client.session.discover_result is not None
 
     async def _forward(
         self, method: str, params: Mapping[str, Any], on_progress: ProgressFnT | None
     ) -> dict[str, Any]:
         with anyio.move_on_after(self._start_seconds):
             await self._ready.wait()
-        client = self._client
+        client = self.client
         if client is None:
             raise Failure(UNAVAILABLE, f"{self.name} is not running; it is being started again")
         status = HttpStatus()
@@ -187,7 +178,9 @@ class Upstream:
             if method == rpc.TOOLS_CALL:
                 await self._list_tools(client)
             given = keep_capabilities(dict(params))
-            request = types.Request[dict[str, Any], str](method=method, params=given)
+            about_task = method in tasks.METHODS and method != tasks.LIST
+            kind = tasks.TaskRequest if about_task else types.Request[dict[str, Any], str]
+            request = kind(method=method, params=given)
             # The SDK's signature asks for a model, but any adapter works. A model would drop the
             # members that it does not know.
             result: dict[str, Any] = await client.session.send_request(  # type: ignore[type-var]
@@ -195,7 +188,7 @@ class Upstream:
             )
         except MCPError as error:
             # Servers may use the SDK's code for a closed connection too, so do not rely on it.
-            is_over = self._ended.is_set() or self._client is not client
+            is_over = self._ended.is_set() or self.client is not client
             if is_over or not await self._is_alive(client):
                 reason = one_line(status.append_to(str(error)))
                 logger.warning("%s did not answer %s: %s", self.name, method, reason)
@@ -209,7 +202,7 @@ class Upstream:
             logger.warning("%s returned an invalid answer to %s: %s", self.name, method, error)
             raise Failure(UNAVAILABLE, f"{self.name} returned an invalid answer") from None
         is_list = method == "tools/list" and client.session.discover_result is not None
-        return drop_invalid_tools(result) if is_list else result
+        return drop_invalid_tools(result) if is_list else without_placeholder(result)
 
     async def _list_tools(self, client: Client) -> None:
         """Have the SDK list the tools of a server of a newer revision, whose headers it needs."""
@@ -234,8 +227,8 @@ class Upstream:
 
     def _discard(self, client: Client) -> None:
         """Have a client closed and a new one opened; requests wait for the new one."""
-        if self._client is client:
-            self._client = None
+        if self.client is client:
+            self.client = None
             self._ready = anyio.Event()
             self._ended.set()
 
@@ -268,8 +261,8 @@ class Upstream:
                 return
             logger.warning("%s has not answered yet; waiting for it", self.name)
 
-        async with background() as tasks:
-            tasks.start_soon(warn)
+        async with background() as running:
+            running.start_soon(warn)
             yield
 
     @asynccontextmanager
@@ -280,10 +273,11 @@ class Upstream:
             _monitored(self._open(), self._ended),
             message_handler=self._receive_notification,
             cache=None,
+            extensions=[tasks.TaskExtension(self.notifications.add)],
             **({} if self._questions is None else self._questions.callbacks),
         )
         async with client:
-            self._client = client
+            self.client = client
             self._ready.set()
             try:
                 yield client
@@ -292,65 +286,29 @@ class Upstream:
 
     async def _wait_for_end(self, client: Client) -> None:
         """Wait until the server ends; subscribe to its changes where the revision needs that."""
-        async with background() as tasks:
+        async with background() as running:
             if client.session.discover_result is not None:
-                tasks.start_soon(self._subscribe, client)
+                running.start_soon(
+                    receive_changes, client, self._subscriptions, self._add_notification
+                )
             for uri in self._subscriptions.uris if client.session.initialize_result else ():
-                tasks.start_soon(self._renew, uri)  # a new session knows no subscriptions
+                running.start_soon(self._renew, uri)  # a new session knows no subscriptions
             await self._ended.wait()
 
     async def _renew(self, uri: str) -> None:
         with suppress(Failure):
             await self.request(SUBSCRIBE, {"uri": uri})
 
-    async def _subscribe(self, client: Client) -> None:
-        """Receive a server's changes; begin again when other resources are subscribed to."""
-        while True:
-            with anyio.CancelScope() as listening:
-                async with background() as tasks:
-                    tasks.start_soon(_cancel_after, self._subscriptions.changed, listening)
-                    await self._listen(client)
-            if not listening.cancelled_caught:
-                return
-
-    async def _listen(self, client: Client) -> None:
-        try:
-            changes = client.listen(
-                tools_list_changed=True,
-                resources_list_changed=True,
-                prompts_list_changed=True,
-                resource_subscriptions=self._subscriptions.uris,
-            )
-            async with changes as events:
-                async for event in events:
-                    if isinstance(event, ResourceUpdated):
-                        method = "notifications/resources/updated"
-                        self._add_notification(method, uri=event.uri)
-                    else:
-                        self._add_notification(event_to_notification(event, {}).method)
-        except (ListenNotSupportedError, SubscriptionLost, MCPError) as error:
-            logger.debug("%s does not report changes: %s", self.name, error)
-
     async def _receive_notification(self, message: object) -> None:
         if isinstance(message, types.ResourceUpdatedNotification):
-            uri = str(message.params.uri)
-            if len(uri) <= _MAX_URI_CHARS:
-                self._add_notification(message.method, uri=uri)
-        elif isinstance(message, types.Notification) and message.method in _LIST_CHANGES:
+            self._add_notification(message.method, str(message.params.uri))
+        elif isinstance(message, types.Notification) and message.method in LIST_CHANGES:
             self._add_notification(message.method)
 
-    def _notify_of_lists(self) -> None:
-        # A restarted server may offer other tools, resources and prompts.
-        for method in _LIST_CHANGES:
-            self._add_notification(method)
-
-    def _add_notification(self, method: str, **params: str) -> None:
-        if method == _LIST_CHANGES[0]:
+    def _add_notification(self, method: str, uri: str = "") -> None:
+        if method == LIST_CHANGES[0]:
             self._has_listed_tools = False
-        self._notifications[method, params.get("uri", "")] = params
-        if len(self._notifications) > _MAX_NOTIFICATIONS:
-            del self._notifications[next(iter(self._notifications))]
-        self._has_notification.set()
+        self.notifications.add(method, uri, {"uri": uri} if method == RESOURCE_UPDATED else None)
 
 
 @asynccontextmanager
@@ -367,20 +325,15 @@ async def _monitored(
                     try:
                         async for item in read:
                             for message in recover_answers(item):
-                                await sender.send(message)
+                                await sender.send(admit_task(message))
                     finally:
                         ended.set()  # before pending requests fail
             except (anyio.ClosedResourceError, anyio.BrokenResourceError):
                 pass  # our side was closed
 
-        async with background() as tasks, receiver:
-            tasks.start_soon(copy)
+        async with background() as running, receiver:
+            running.start_soon(copy)
             yield receiver, CapabilityWriter(write)
-
-
-async def _cancel_after(event: anyio.Event, scope: anyio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()
 
 
 def _only(error: Exception) -> Exception:

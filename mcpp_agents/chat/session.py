@@ -17,12 +17,14 @@ from mcpp_agents.chat.actions import Actions
 from mcpp_agents.chat.screen import Screen
 from mcpp_agents.chat.transcript import Transcript
 from mcpp_agents.cli.display import one_line
+from mcpp_agents.cli.joining import PERSON
 
 _POLL_SECONDS: Final = 0.5
 
 
 async def run_chat(pod: Pod, *, input: Input | None = None, output: Output | None = None) -> None:
     """Show a pod, opened with `own=True`, until the person leaves."""
+    await pod.cards.propose(PERSON)
     transcript = Transcript(pod.me)
     ended = anyio.Event()
 

@@ -41,6 +41,19 @@ _LEVELS: Final = (
 Context = ServerRequestContext[Any]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClientCall(ToolCall):
+    """A client's call of one of the server's own tools: progress goes to the client."""
+
+    context: Context
+
+    async def progress(
+        self, progress: float, total: float | None = None, message: str | None = None
+    ) -> None:
+        """Report progress to the client, if it asked for it."""
+        await self.context.session.report_progress(progress, total, message)
+
+
 @dataclass(slots=True)
 class _Question:
     request: dict[str, Any]

@@ -15,6 +15,7 @@ from mcpp.client.tasks import until_signal
 from mcpp_agents.cli import options
 from mcpp_agents.cli.listening import address_of, listen
 from mcpp_agents.cli.log_format import log_to_terminal
+from mcpp_agents.cli.tracing import trace_by_environment
 
 _DEFAULT_NAME: Final = "assistant"
 _LOCAL: Final = ("", "127.0.0.1", "localhost", "::1", "[::1]")
@@ -42,6 +43,7 @@ def main(argv: list[str]) -> int:
     options.add_arguments(parser)
     arguments = parser.parse_args(argv)
     log_to_terminal("mcp")
+    trace_by_environment(arguments.name or _DEFAULT_NAME)
     if arguments.http:
         return _serve_http(arguments)
     with importing("mcp"):

@@ -27,6 +27,7 @@ _CHANGES: Final = {
     str(Kind(kinds.NOTIFICATION, f"notifications/{what}/list_changed")): methods
     for what, methods in (("resources", (RESOURCES, TEMPLATES)), ("prompts", (PROMPTS,)))
 }
+_CARD_MEMBERS: Final = {RESOURCES: "resources", TEMPLATES: "resources", PROMPTS: "prompts"}
 _parameter = re.compile(r"\{[^}]*\}")
 
 
@@ -47,6 +48,7 @@ class Offers:
 
     pod: Pod
     _lists: dict[tuple[str, str], list[Offer]] = field(default_factory=dict)
+    _cards: dict[tuple[str, str], str | None] = field(default_factory=dict)  # digests, when asked
 
     def observe(self, message: Message) -> tuple[str, ...]:
         """Process a message; return the lists, by their methods, that may have changed."""
@@ -66,11 +68,7 @@ class Offers:
 
         Where two participants offer the same address, the first by name counts.
         """
-        missing = [
-            name
-            for name in self.pod.participants
-            if name != self.pod.me and (name, method) not in self._lists
-        ]
+        missing = [name for name in self.pod.participants if not self._is_known(name, method)]
         with anyio.move_on_after(_GRACE_SECONDS):
             async with anyio.create_task_group() as tasks:
                 for name in missing:
@@ -91,6 +89,12 @@ class Offers:
                 return template.participant
         return None
 
+    def _is_known(self, participant: str, method: str) -> bool:
+        if participant == self.pod.me:
+            return True
+        is_same = self._cards.get((participant, method)) == self.pod.cards.digest(participant)
+        return is_same and (participant, method) in self._lists
+
     def _forget(self, participant: str, methods: tuple[str, ...]) -> None:
         for method in methods:
             self._lists.pop((participant, method), None)
@@ -100,7 +104,10 @@ class Offers:
         params: dict[str, Any] = {}
         left_bytes = _MAX_LIST_BYTES
         try:
-            for _ in range(_MAX_PAGES):
+            card = await self.pod.cards.get(participant)
+            self._cards[participant, method] = self.pod.cards.digest(participant)
+            may_offer = card is None or card.may_offer(_CARD_MEMBERS[method])
+            for _ in range(_MAX_PAGES if may_offer else 0):
                 page = await self.pod.request(participant, method, params, timeout=_GRACE_SECONDS)
                 entries = page.get(MEMBERS[method]) if isinstance(page, dict) else None
                 for entry in entries if isinstance(entries, list) else ():

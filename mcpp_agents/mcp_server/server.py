@@ -5,41 +5,25 @@ participant does, under its own names, as if the client were connected to that o
 """
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, Final
 
 import anyio
 import mcp_types as types
 from mcp import MCPError
 from mcp.server.lowlevel import NotificationOptions, Server
-from mcp.server.session import ServerSession
-from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
-from mcp.shared.subscriptions import (
-    PromptsListChanged,
-    ResourcesListChanged,
-    ResourceUpdated,
-    ToolsListChanged,
-)
-from mcp_types.methods import validate_server_result
 
 from mcpp import (
     CallError,
     ConnectionLostError,
-    Kind,
     Message,
     Refused,
     RemoteError,
-    ToolCall,
     __version__,
-    kinds,
     new_envelope,
 )
-from mcpp.client.tasks import background
-from mcpp.prompts import tool_name
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
-from mcpp.transient import Hint, read_hints, with_context_hints
-from mcpp_agents.mcp_server.client_calls import Context, session_of
+from mcpp_agents.mcp_server.client_calls import ClientCall, Context, session_of
 from mcpp_agents.mcp_server.definitions import (
     MEMBERS,
     complete_result,
@@ -47,15 +31,17 @@ from mcpp_agents.mcp_server.definitions import (
     page_of,
 )
 from mcpp_agents.mcp_server.offers import PROMPTS, RESOURCES, TEMPLATES
+from mcpp_agents.mcp_server.results import (
+    checked_result,
+    failed,
+    listed_definition,
+    with_listed_names,
+)
 from mcpp_agents.mcp_server.shared_pod import SharedPod
-from mcpp_agents.toolbox import RemoteTool
+from mcpp_agents.mcp_server.subscriptions import UPDATED, ClientSubscriptions
+from mcpp_agents.mcp_server.tasks import CAPABILITY, EXTENSION, STATUS, ClientTasks
 
-_ANNOUNCE_SECONDS: Final = 1.0
-# Clients that are notified of changes; the least recent are forgotten.
-_MAX_CLIENTS: Final = 1000
-_MAX_SUBSCRIPTIONS: Final = 1000
-_UNSUBSCRIBE_SECONDS: Final = 2.0
-_UPDATED: Final = str(Kind(kinds.NOTIFICATION, "notifications/resources/updated"))
+_MAX_LEVELS: Final = 1000  # of logging, of as many clients
 
 INSTRUCTIONS: Final = (
     "This server is a pod: a room in which agents, tools and people work together. Tools and "
@@ -69,11 +55,13 @@ Handler = Callable[[Context, Any], Awaitable[Any]]
 
 
 class _PodMcpServer(Server[Any]):
-    """The SDK's server, which by default does not announce changes to older clients."""
+    """The SDK's server, which by default announces neither changes nor tasks to older clients."""
 
     def create_initialization_options(self, *arguments: Any, **named: Any) -> Any:
         changes = NotificationOptions(True, True, True)
-        return super().create_initialization_options(*(arguments or (changes,)), **named)
+        options = super().create_initialization_options(*(arguments or (changes,)), **named)
+        options.capabilities.tasks = CAPABILITY
+        return options
 
 
 class PodServer:
@@ -82,19 +70,17 @@ class PodServer:
     def __init__(self, shared: SharedPod, participant: str | None = None) -> None:
         self._shared = shared
         self._only = participant
-        self._changed: set[str] = set()
-        self._has_changed = anyio.Event()
         self._valid: dict[tuple[str, bytes], bool] = {}  # of the tools listed
-        self._clients: dict[str | None, ServerSession] = {}
-        self._subscribers: dict[str, set[object]] = {}  # sessions, and streams of changes
-        self._bus = InMemorySubscriptionBus()
-        self._listen = ListenHandler(self._bus)
+        self._subscriptions = ClientSubscriptions(shared.pod, self._owner_of, self._forward)
+        self._tasks = ClientTasks(shared.pod, participant, self._call, self._forward)
         self.server: Server[Any] = _PodMcpServer(
             f"pod {shared.pod.name}" if participant is None else participant,
             version=__version__,
             instructions=INSTRUCTIONS if participant is None else None,
-            on_subscriptions_listen=self._serve_listen,
+            on_subscriptions_listen=self._subscriptions.serve_listen,
         )
+        self.server.extensions[EXTENSION] = {}
+        self.server.middleware.append(self._tasks)
         handlers: dict[str, tuple[Any, Handler]] = {
             "tools/list": (types.PaginatedRequestParams, self._list_tools),
             "tools/call": (types.CallToolRequestParams, self._call_tool),
@@ -107,6 +93,7 @@ class PodServer:
             "prompts/get": (types.GetPromptRequestParams, self._get_prompt),
             "completion/complete": (types.CompleteRequestParams, self._complete),
             "logging/setLevel": (types.SetLevelRequestParams, self._set_level),
+            **self._tasks.handlers,
         }
         for method, (params_type, handler) in handlers.items():
             self.server.add_request_handler(method, params_type, handler)
@@ -120,55 +107,19 @@ class PodServer:
 
     async def announce_changes(self) -> None:
         """Notify clients of changes, at most once a second: they ask for the lists each time."""
-        while True:
-            await self._has_changed.wait()
-            self._has_changed = anyio.Event()
-            changed, self._changed = self._changed, set()
-            if "tools/list" in changed:
-                await self._bus.publish(ToolsListChanged())
-                await self._tell(ServerSession.send_tool_list_changed)
-            if RESOURCES in changed:
-                await self._bus.publish(ResourcesListChanged())
-                await self._tell(ServerSession.send_resource_list_changed)
-            if PROMPTS in changed:
-                await self._bus.publish(PromptsListChanged())
-                await self._tell(ServerSession.send_prompt_list_changed)
-            await anyio.sleep(_ANNOUNCE_SECONDS)
-
-    async def _tell(self, notify: Callable[[ServerSession], Awaitable[None]]) -> None:
-        for session in list(self._clients.values()):
-            if session.client_params is not None:
-                with suppress(MCPError, anyio.ClosedResourceError, anyio.BrokenResourceError):
-                    await notify(session)
+        await self._subscriptions.announce_changes()
 
     async def _observe(self, message: Message, changed: tuple[str, ...]) -> None:
-        if changed:
-            self._changed |= set(changed)
-            self._has_changed.set()
-        if message.kind != _UPDATED or message.replayed:
-            return
-        params = message.payload.get("params") if isinstance(message.payload, dict) else None
-        uri = params.get("uri") if isinstance(params, dict) else None
-        if not isinstance(uri, str) or uri not in self._subscribers:
-            return
-        if message.sender != await self._owner_of(uri):
-            return
-        await self._bus.publish(ResourceUpdated(uri))
-        for id, session in list(self._clients.items()):
-            if id in self._subscribers[uri] and session.client_params is not None:
-                await session.send_resource_updated(uri)
-
-    def _remember(self, context: Context) -> None:
-        id = session_of(context)
-        self._clients.pop(id, None)
-        self._clients[id] = context.session
-        if len(self._clients) > _MAX_CLIENTS:
-            del self._clients[next(iter(self._clients))]
+        self._subscriptions.changed(changed)
+        if message.kind == STATUS:
+            await self._tasks.observe(message)
+        elif message.kind == UPDATED and not message.replayed:
+            await self._subscriptions.updated(message)
 
     # --- tools ---
 
     async def _list_tools(self, context: Context, params: types.PaginatedRequestParams) -> Any:
-        self._remember(context)
+        self._subscriptions.remember(context)
         if self._only is not None:
             return await self._list_only("tools/list", params)
         listed = list((await self._shared.toolbox.list_tools()).values())
@@ -177,7 +128,7 @@ class PodServer:
         if params.cursor is None:
             found = [tool.to_json() for tool in self._shared.handlers.tools.values()]
         for tool in page:
-            key, definition = (tool.name, tool.digest), _definition(tool)
+            key, definition = (tool.name, tool.digest), listed_definition(tool)
             if key not in self._valid:
                 self._valid[key] = is_valid_definition("tools/list", definition)
                 await anyio.lowlevel.checkpoint()  # one takes about 2 ms
@@ -191,39 +142,43 @@ class PodServer:
         return complete_result("tools/list", {"tools": found})
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> Any:
-        self._remember(context)
+        return await self._call(context, params.name)
+
+    async def _call(self, context: Context, name: str) -> dict[str, Any]:
+        """Call a tool by its listed name. Raises MCPError."""
+        self._subscriptions.remember(context)
         try:
             if self._only is not None:
                 return await self._forward(context, self._only, rpc.TOOLS_CALL)
-            if params.name in self._shared.handlers.tools:
-                return await self._run_own(context, params)
-            tool = await self._shared.toolbox.find(params.name)
+            if name in self._shared.handlers.tools:
+                return await self._run_own(context, name)
+            tool = await self._shared.toolbox.find(name)
             if tool is None:
-                reason = f"no participant in the pod offers {params.name}"
-                raise MCPError(rpc.INVALID_PARAMS, reason)
+                raise MCPError(rpc.INVALID_PARAMS, f"no participant in the pod offers {name}")
             answer = await self._forward(context, tool.participant, rpc.TOOLS_CALL, name=tool.tool)
-            return _with_listed_names(answer, tool.participant)
+            return with_listed_names(answer, tool.participant)
         except Refused as error:
             if error.code != "capability_violation":
-                return _failed(str(error))
-            return _failed(f"You may not call {params.name} yourself: propose it with pod_propose.")
+                return failed(str(error))
+            return failed(f"You may not call {name} yourself: propose it with pod_propose.")
         except (CallError, ConnectionLostError) as error:
-            return _failed(str(error))
+            return failed(str(error))
 
-    async def _run_own(self, context: Context, params: types.CallToolRequestParams) -> Any:
+    async def _run_own(self, context: Context, name: str) -> dict[str, Any]:
         envelope = new_envelope("mcp/request:tools/call", sender=self._shared.pod.me)
-        call = ToolCall(self._shared.pod, envelope)
+        call = ClientCall(self._shared.pod, envelope, context=context)
+        arguments = (context.params or {}).get("arguments") or {}
         try:
-            result = await self._shared.handlers.run(params.name, params.arguments or {}, call)
+            result = await self._shared.handlers.run(name, arguments, call)
         except Failure as failure:
-            return _failed(failure.message)  # a mistake in the arguments, which a model can mend
+            return failed(failure.message)  # a mistake in the arguments, which a model can mend
         return complete_result(rpc.TOOLS_CALL, result.to_json())
 
     # --- resources and prompts ---
 
     def _lister(self, method: str) -> Handler:
         async def list_offers(context: Context, params: types.PaginatedRequestParams) -> Any:
-            self._remember(context)
+            self._subscriptions.remember(context)
             if self._only is not None:
                 return await self._list_only(method, params)
             offers = list((await self._shared.offers.list(method)).values())
@@ -261,60 +216,14 @@ class PodServer:
         return await self._forward(context, await self._require(str(params.uri)), "resources/read")
 
     async def _subscribe(self, context: Context, params: types.SubscribeRequestParams) -> Any:
-        self._remember(context)
-        uri, subscriber = str(params.uri), session_of(context)
-        owner = await self._require(uri)
-        self._add_subscriber(uri, subscriber)  # before an update can arrive
-        try:
-            await self._forward(context, owner, "resources/subscribe")
-        except MCPError:
-            self._drop_subscriber(uri, subscriber)
-            raise
+        self._subscriptions.remember(context)
+        uri = str(params.uri)
+        await self._subscriptions.subscribe(context, uri, await self._require(uri))
         return {}
 
     async def _unsubscribe(self, context: Context, params: types.UnsubscribeRequestParams) -> Any:
-        uri = str(params.uri)
-        if self._drop_subscriber(uri, session_of(context)):
-            await self._forward(context, await self._require(uri), "resources/unsubscribe")
+        await self._subscriptions.unsubscribe(context, str(params.uri))
         return {}
-
-    async def _serve_listen(
-        self, context: Context, params: types.SubscriptionsListenRequestParams
-    ) -> types.SubscriptionsListenResult:
-        """Serve a stream of changes (the newer revisions' way to subscribe)."""
-        uris = [str(uri) for uri in params.notifications.resource_subscriptions or ()]
-        stream = object()
-        for uri in uris:
-            self._add_subscriber(uri, stream)
-        try:
-            async with background() as tasks:
-                for uri in uris:
-                    tasks.start_soon(self._request_updates, "resources/subscribe", uri)
-                return await self._listen(context, params)
-        finally:
-            left = [uri for uri in uris if self._drop_subscriber(uri, stream)]
-            with anyio.move_on_after(_UNSUBSCRIBE_SECONDS, shield=bool(left)):
-                for uri in left:
-                    await self._request_updates("resources/unsubscribe", uri)
-
-    async def _request_updates(self, method: str, uri: str) -> None:
-        owner = await self._owner_of(uri)
-        if owner is not None:
-            with suppress(CallError, Refused, ConnectionLostError):
-                await self._shared.pod.request(owner, method, {"uri": uri})
-
-    def _add_subscriber(self, uri: str, subscriber: object) -> None:
-        if uri not in self._subscribers and len(self._subscribers) >= _MAX_SUBSCRIPTIONS:
-            raise MCPError(rpc.INTERNAL_ERROR, "too many subscriptions")
-        self._subscribers.setdefault(uri, set()).add(subscriber)
-
-    def _drop_subscriber(self, uri: str, subscriber: object) -> bool:
-        """Remove a subscriber; return whether it was the last one."""
-        subscribers = self._subscribers.get(uri, set())
-        subscribers.discard(subscriber)
-        if not subscribers:
-            self._subscribers.pop(uri, None)
-        return not subscribers
 
     async def _get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> Any:
         if self._only is not None:
@@ -340,7 +249,7 @@ class PodServer:
     async def _set_level(self, context: Context, params: types.SetLevelRequestParams) -> Any:
         levels = self._shared.calls.log_levels
         levels[session_of(context)] = params.level
-        if len(levels) > _MAX_CLIENTS:
+        if len(levels) > _MAX_LEVELS:
             del levels[next(iter(levels))]
         return {}
 
@@ -372,52 +281,9 @@ class PodServer:
             if method == rpc.TOOLS_CALL:
                 raise
             raise MCPError(rpc.INTERNAL_ERROR, str(error)) from None
-        return _checked(answer, method, context.protocol_version, participant)
-
-
-def _checked(answer: Any, method: str, version: str, participant: str) -> dict[str, Any]:
-    """Return an answer that is valid in the client's revision; Raises MCPError for others.
-
-    For a call of a tool it is an error result instead, which a model sees.
-    """
-    reason = f"{participant}'s answer is not a valid result in MCP {version}"
-    try:
-        complete = complete_result(method, answer)
-        validate_server_result(method, version, complete)
-    except KeyError:
-        return dict(answer)
-    except (ValueError, TypeError):
+        task = None
         if method == rpc.TOOLS_CALL:
-            return _failed(reason)
-        raise MCPError(rpc.INTERNAL_ERROR, reason) from None
-    return complete
-
-
-def _definition(tool: RemoteTool) -> dict[str, Any]:
-    given = tool.definition.get("description")
-    prefix = f"{given} " if isinstance(given, str) and given else ""
-    text = f"{prefix}(tool {tool.tool} of {tool.participant})"
-    return {**tool.definition, "name": tool.name, "description": text}
-
-
-def _with_listed_names(result: dict[str, Any], participant: str) -> dict[str, Any]:
-    """Return a result whose hints name tools as they are listed here."""
-    hints = read_hints(result)
-    if not hints:
-        return result
-    return with_context_hints(
-        result,
-        [
-            Hint(
-                tool_name(participant, hint.tool),
-                tool_name(participant, hint.consumed_by),
-                hint.step,
-            )
-            for hint in hints
-        ],
-    )
-
-
-def _failed(text: str) -> dict[str, Any]:
-    failure = {"content": [{"type": "text", "text": text}], "isError": True}
-    return complete_result(rpc.TOOLS_CALL, failure)
+            task = self._tasks.created(context, participant, answer)
+        if task is not None:
+            return task
+        return checked_result(answer, method, context.protocol_version, participant)

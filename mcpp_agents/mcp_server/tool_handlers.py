@@ -1,8 +1,8 @@
 """The MCP server's own tools: send, read, list participants and contexts, propose."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from functools import wraps
+from itertools import count
 from typing import Annotated, Any, Final
 
 import anyio
@@ -17,6 +17,7 @@ from mcpp import (
     NoAnswerError,
     OpenProposal,
     Pod,
+    Progress,
     ToolCall,
     ToolResult,
     kinds,
@@ -24,7 +25,6 @@ from mcpp import (
 from mcpp.agent.tools import Tool
 from mcpp.buffers import MAX_LOG_BYTES, BoundedQueue
 from mcpp.cli.shorthand import WORDS, read_filter
-from mcpp.client.factory import new_id
 from mcpp.payloads import text_payload
 from mcpp.prompts import BEGINNING, Prompt, PromptBuilder
 from mcpp_agents.toolbox import Toolbox, withdraw_proposals
@@ -34,15 +34,6 @@ KEPT_ENVELOPES: Final = 2000
 _DEFAULT_TOKENS: Final = 4000
 # More than a replay takes. It may stay incomplete if the connection is lost meanwhile.
 _HISTORY_SECONDS: Final = 5.0
-
-
-@dataclass(slots=True)
-class _Reply:
-    """The reply of a participant to a question."""
-
-    of: str
-    text: str = ""
-    received: anyio.Event = field(default_factory=anyio.Event)
 
 
 class PodToolHandlers:
@@ -59,7 +50,6 @@ class PodToolHandlers:
         self._caught_up = anyio.Event()
         self._read: Prompt | None = None
         self._undecided: list[OpenProposal] = []
-        self._asked: dict[str, _Reply] = {}
         functions: list[Callable[..., Awaitable[Any]]] = [
             self.pod_send, self.pod_ask, self.pod_read, self.pod_expand,
             self.pod_participants, self.pod_contexts, self.pod_propose,
@@ -71,10 +61,6 @@ class PodToolHandlers:
     def observe(self, message: Message) -> None:
         """Add a message to the log."""
         self._log.push(message.envelope, message.envelope.size_bytes)
-        asked = self._asked.get(message.correlation_id or "")
-        if asked is not None and asked.of == message.sender and message.kind == kinds.CHAT:
-            asked.text = message.text
-            asked.received.set()
         self._missing -= 1
         if self._missing <= 0 or not message.replayed:
             self._caught_up.set()
@@ -106,21 +92,21 @@ class PodToolHandlers:
         participant: str,
         question: str,
         wait_seconds: Annotated[float, Meta(ge=1, le=600)] = 120.0,
+        *,
+        call: ToolCall,
     ) -> str:
         """Ask a participant, such as another agent or a person, and wait for the reply."""
-        if participant not in self._pod.participants:
-            present = ", ".join(sorted(set(self._pod.participants) - {self._pod.me}))
-            raise McppError(f"{participant} is not in the pod; present: {present}")
-        id, reply = new_id(), _Reply(participant)
-        self._asked[id] = reply
-        try:
-            await self._pod.send(kinds.CHAT, question, to=participant, id=id)
-            with anyio.move_on_after(wait_seconds):
-                await reply.received.wait()
-        finally:
-            del self._asked[id]
-        if not reply.received.is_set():
-            raise McppError(f"{participant} has not replied within {wait_seconds:g} s")
+        reports = count(1)
+
+        async def show(piece: str) -> None:
+            await call.progress(next(reports), None, piece)
+
+        async def report(progress: Progress) -> None:
+            await call.progress(next(reports), None, progress.message)
+
+        reply = await self._pod.ask(
+            participant, question, timeout=wait_seconds, on_text=show, on_progress=report
+        )
         return reply.text
 
     async def pod_read(

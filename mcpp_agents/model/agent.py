@@ -47,7 +47,13 @@ class ModelAgent:
         self._limits = limits
         self._memory = memory
         self._joined: ModelSession | None = None
-        self.participant = Participant(name, last=_HISTORY_MESSAGES, options=options)
+        self.participant = Participant(
+            name,
+            last=_HISTORY_MESSAGES,
+            description="A model.",
+            answers=("chat", "sampling") if samples else ("chat",),
+            options=options,
+        )
         self.participant.on_join(self._join)
         self.participant.observe(self._observe)
         self.participant.task(self._answer_questions)

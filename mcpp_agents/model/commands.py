@@ -11,6 +11,7 @@ from mcpp.client.tasks import until_signal
 from mcpp_agents.cli import options
 from mcpp_agents.cli.joining import announce_join
 from mcpp_agents.cli.log_format import log_to_terminal
+from mcpp_agents.cli.tracing import trace_by_environment
 from mcpp_agents.memory.command_parser import DEFAULT_FILE
 from mcpp_agents.memory.commands import open_file
 from mcpp_agents.model.agent import ModelAgent
@@ -74,6 +75,7 @@ def main(argv: list[str]) -> int:
     options.add_arguments(parser)
     arguments = parser.parse_args(argv)
     log_to_terminal("agent")
+    trace_by_environment(arguments.name)
     provider = make_provider(arguments.model, arguments.base_url)
     limits = ModelLimits(
         turns=arguments.max_turns,

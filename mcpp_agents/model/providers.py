@@ -11,6 +11,7 @@ import msgspec
 
 from mcpp import McppError
 from mcpp.cli.extras import importing
+from mcpp.outcomes import Usage
 from mcpp.prompts import Prompt
 from mcpp_agents.toolbox import RemoteTool
 
@@ -39,24 +40,6 @@ class ToolUse(msgspec.Struct, frozen=True):
     arguments: dict[str, Any] | None
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens that a model's API has counted; zeros if it does not count."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0  # of the input, read from the API's cache
-    model: str = ""
-
-    def plus(self, other: "Usage") -> "Usage":
-        """Return the sum of two, with the model of the later one."""
-        return Usage(
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            cached_tokens=self.cached_tokens + other.cached_tokens,
-            model=other.model or self.model,
-        )
-
-
 class Reply(msgspec.Struct, frozen=True):
     """A model's reply: text, requested calls, tokens used, and why it is incomplete, if it is."""
 
@@ -65,6 +48,7 @@ class Reply(msgspec.Struct, frozen=True):
     tokens: int = 0
     incomplete_reason: str = ""
     usage: Usage = Usage()
+    stop_reason: str = ""  # in the API's own words
 
 
 async def ignore_text(text: str) -> None:

@@ -25,6 +25,7 @@ from mcpp import (
     kinds,
 )
 from mcpp.agent.shares import Shares
+from mcpp.outcomes import Usage
 from mcpp.prompts import EXPAND, Prompt
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
@@ -39,9 +40,9 @@ from mcpp_agents.model.providers import (
     Provider,
     ProviderError,
     Reply,
-    Usage,
 )
 from mcpp_agents.model.tool_calls import ToolCaller
+from mcpp_agents.model.tracing import agent_span
 from mcpp_agents.replies import send_reply
 from mcpp_agents.toolbox import RemoteTool, Toolbox
 
@@ -167,7 +168,8 @@ class ModelSession:
         try:
             self._prompts.start(question.envelope, await self._recall(question))
             self._usage = Usage()
-            text = await self._think(progress.thinking, progress)
+            with agent_span(self._pod, progress.thinking.id):
+                text = await self._think(progress.thinking, progress)
             await self._remember(question, text)
         except ConnectionLostError:
             return

@@ -13,6 +13,7 @@ from mcpp.filters import everything
 from mcpp.times import FORMS, parse_time
 from mcpp_agents.cli import options
 from mcpp_agents.cli.display import Palette
+from mcpp_agents.cli.joining import READER
 from mcpp_agents.tail.follow import follow, follow_past
 from mcpp_agents.tail.line_printer import LinePrinter, print_json
 
@@ -77,6 +78,8 @@ def main(argv: list[str]) -> int:
         )
         async with connecting as pod:
             lines.learn(pod)
+            if not arguments.no_follow and pod.cards.digest(pod.me) is None:
+                await pod.cards.propose(READER)
             if since is not None:
                 past = pod.history(filter, since=since)
                 await follow_past(

@@ -47,7 +47,7 @@ http11.MAX_LINE_LENGTH = _MAX_REQUEST_BYTES
 # How much of a chunk is parsed before the clock is looked at, and how long a turn may take.
 _SLICE_BYTES: Final = 2048
 _SLICE_SECONDS: Final = 0.002
-_OTHER_METHODS: Final = frozenset(HTTPMethod) - {HTTPMethod.GET}
+_OTHER_METHODS: Final = frozenset((*HTTPMethod, "QUERY")) - {HTTPMethod.GET}
 _CLOSE_SECONDS: Final = 5.0
 _CLIENT_CHARACTERS: Final = 100
 _ADMIN_POST: Final = b"POST /admin/"
@@ -240,7 +240,8 @@ class ServerConnection(asyncio.Protocol):
             select_subprotocol=_select_subprotocol,
             logger=_protocol_logger,
         )
-        if routes.is_relayed(head.partition(b" ")[2].partition(b" ")[0].decode("latin-1")):
+        target = head.partition(b" ")[2].partition(b" ")[0].decode("latin-1")
+        if routes.is_relayed(target):
             self._read_relayed(head, rest)
             return
         self._protocol.receive_data(head)
@@ -253,7 +254,7 @@ class ServerConnection(asyncio.Protocol):
             assert isinstance(request, Request)
             self._answer(method, request, rest)
         elif method in _OTHER_METHODS:  # websockets 16 parses GET requests only
-            self._answer(method, Request("", Headers()), rest)
+            self._answer(method, Request(target, Headers()), rest)
         else:
             self._refuse(Denial(400, "not a valid HTTP request"))
 

@@ -176,7 +176,10 @@ export class Inspector {
 
   showState(name, facts) {
     this.bar.showState(name, facts);
-    if (name === "open") this.replay.follow();
+    if (name === "open") {
+      if (!this.model.replay) this.connection.send(this.model.outbox.write(this.model.cards.announce(), Date.now()));
+      this.replay.follow();
+    }
     // Decisions that are not sent yet show the state of the connection.
     this.log.list.invalidateAll();
     this._redrawSlowParts();

@@ -8,6 +8,7 @@ only.
 
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,6 +27,17 @@ class Backup(NamedTuple):
     segments: int
     start: int
     end: int
+
+
+def back_up_pods(
+    pods: Iterable[Path], destination: Path, *, link: bool = False
+) -> dict[str, Backup]:
+    """Copy the folders of several pods into a new one, as a log path holds them.
+
+    Raises McppError and OSError.
+    """
+    with new_folder(destination) as folder:
+        return {pod.name: back_up(pod, folder / pod.name, link=link) for pod in pods}
 
 
 def back_up(source: Path, destination: Path, *, link: bool = False) -> Backup:

@@ -30,7 +30,7 @@ from mcpp_gateway.log_tools import erase as erasing
 from mcpp_gateway.log_tools import export as exports
 from mcpp_gateway.log_tools import fork as forks
 from mcpp_gateway.log_tools import info as infos
-from mcpp_gateway.log_tools.reader import LogToolError, pod_folder
+from mcpp_gateway.log_tools.reader import LogToolError, pod_folder, pod_folders
 from mcpp_gateway.log_tools.verify import Verification
 
 _EXIT_FAILURE: Final = 1
@@ -142,7 +142,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="make it another log: clients of the original do not resume in it",
     )
-    backup = add("backup", _backup, "copy a log to a new folder, which opens as a complete log")
+    backup = add(
+        "backup",
+        _backup,
+        "copy the log of a pod, or of all pods, to a new folder",
+    )
     backup.add_argument("destination", type=Path, metavar="DEST", help="a new or empty folder")
     backup.add_argument(
         "--link", action="store_true", help="use hard links for closed segments where possible"
@@ -297,10 +301,16 @@ def _import(arguments: argparse.Namespace) -> int:
 
 
 def _backup(arguments: argparse.Namespace) -> int:
-    source = pod_folder(arguments.folder, arguments.pod)
-    found = backups.back_up(source, arguments.destination, link=arguments.link)
-    size = f"{found.segments} segment{'s'[: found.segments != 1]}"
-    print(f"{size} copied, positions {found.start} to {found.end}")
+    path, destination = arguments.folder, arguments.destination
+    pods = pod_folders(path) if arguments.pod is None and path.is_dir() else []
+    if pods and pods != [path]:
+        copied = backups.back_up_pods(pods, destination, link=arguments.link)
+    else:
+        source = pod_folder(path, arguments.pod)
+        copied = {source.name: backups.back_up(source, destination, link=arguments.link)}
+    for pod, found in copied.items():
+        size = f"{found.segments} segment{'s'[: found.segments != 1]}"
+        print(f"{escape(pod)}: {size} copied, positions {found.start} to {found.end}")
     return 0
 
 

@@ -172,15 +172,20 @@ def pod_folder(path: Path, pod: str | None) -> Path:
     if not path.is_dir():
         problem = "is no folder" if path.exists() else "does not exist"
         raise LogToolError(f"{path} {problem}")
-    if _has_segments(path):
-        return path
-    pods = sorted(each for each in path.iterdir() if each.is_dir() and _has_segments(each))
+    pods = pod_folders(path)
     if len(pods) > 1:
         names = ", ".join(each.name for each in pods)
         raise LogToolError(f"{path} holds the logs of {names}; choose one with --pod")
     if not pods:
         raise LogToolError(f"{path} holds no log")
     return pods[0]
+
+
+def pod_folders(path: Path) -> list[Path]:
+    """Return the folders of the pods in a log path; the path itself, if it is that of a pod."""
+    if _has_segments(path):
+        return [path]
+    return sorted(each for each in path.iterdir() if each.is_dir() and _has_segments(each))
 
 
 def _has_segments(folder: Path) -> bool:

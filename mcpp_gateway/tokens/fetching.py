@@ -1,8 +1,11 @@
 """Fetches a JWK set over HTTP, within bounds of time and size. Blocking: it runs in a thread."""
 
 import http.client
+import socket
 import ssl
+import threading
 import time
+from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -25,6 +28,10 @@ def fetch(url: str) -> bytes:
         )
     else:
         line = http.client.HTTPConnection(host, parts.port, timeout=MAX_SECONDS)
+    # Each read has its time, but a server may send a byte at a time: in the end it is cut off.
+    cut = threading.Timer(MAX_SECONDS, _cut_off, (line,))
+    cut.daemon = True
+    cut.start()
     try:
         path = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
         line.request("GET", path, headers={"Accept": "application/json", "Connection": "close"})
@@ -35,7 +42,14 @@ def fetch(url: str) -> bytes:
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise KeySetError(str(error) or type(error).__name__) from None
     finally:
+        cut.cancel()
         line.close()
+
+
+def _cut_off(line: http.client.HTTPConnection) -> None:
+    if line.sock is not None:
+        with suppress(OSError):
+            line.sock.shutdown(socket.SHUT_RDWR)
 
 
 def _read(

@@ -126,7 +126,7 @@ async def test_a_list_that_always_changes_is_announced_once_a_second() -> None:
     async with pod.connect("mallory") as mallory, pod.connect("ide", own=True) as ide:
         link = SharedPod(ide)
         server = PodServer(link)
-        server._bus = Changes()  # type: ignore[assignment]
+        server._subscriptions._bus = Changes()  # type: ignore[assignment]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(link.listen)
             tasks.start_soon(server.announce_changes)

@@ -1,4 +1,4 @@
-"""What is in `deploy/` works: the proxy with a real nginx, the image's steps, the unit."""
+"""What is in `deploy/` works: the proxy with a real nginx, the units of systemd, the cluster."""
 
 import asyncio
 import json
@@ -16,7 +16,6 @@ import pytest
 import trustme
 
 import mcpp
-from mcpp.cli.main import main
 from mcpp_gateway import config
 from mcpp_gateway.cluster.nats_servers import find_program
 from mcpp_gateway.edge.server import Gateway
@@ -35,6 +34,7 @@ def anyio_backend() -> str:
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin")
 SYSTEMD_ANALYZE = shutil.which("systemd-analyze")
+ACTIVATE = shutil.which("systemd-socket-activate")
 
 
 def test_the_sample_configuration_is_valid() -> None:
@@ -55,6 +55,50 @@ def test_the_units_exposure_is_at_most_two() -> None:
     )
     assert done.returncode == 0, done.stdout.splitlines()[-1:]
     assert re.search(r"exposure level for mcpp-gateway.service: [01]\.\d", done.stdout)
+
+
+@pytest.mark.skipif(SYSTEMD_ANALYZE is None, reason="systemd-analyze is not installed")
+def test_the_units_are_valid(tmp_path: Path) -> None:
+    names = ("mcpp-gateway.service", "mcpp-gateway.socket")
+    for name in names:
+        text = (DEPLOY / name).read_text()
+        (tmp_path / name).write_text(text.replace("/opt/mcpp/bin/mcpp", sys.executable))
+    units = [str(tmp_path / name) for name in names]
+    command = [str(SYSTEMD_ANALYZE), "verify", "--man=no", "--recursive-errors=no", *units]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "mcpp-gateway" not in done.stderr, done.stderr
+
+
+@pytest.mark.skipif(ACTIVATE is None, reason="systemd-socket-activate is not installed")
+async def test_the_gateway_serves_a_socket_that_systemd_has_opened(tmp_path: Path) -> None:
+    port = free_port()
+    # The socket counts, and not the port of the configuration.
+    config_file = tmp_path / "gateway.toml"
+    config_file.write_text(config_text().replace("port = 0", f"port = {free_port()}"))
+    program = str(Path(sys.executable).parent / "mcpp")
+    process = await asyncio.create_subprocess_exec(
+        str(ACTIVATE),
+        f"--listen=127.0.0.1:{port}",
+        program,
+        "gateway",
+        "--config",
+        str(config_file),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stderr is not None
+        async with asyncio.timeout(6 * BOUND):
+            await process.stderr.readline()  # it listens, and starts the gateway when one connects
+            url = f"ws://127.0.0.1:{port}/ws?pod=demo"
+            async with mcpp.connect(url, token=token("alice")) as alice:
+                assert (await alice.send("chat", "hello")).sender == "alice"
+            process.terminate()
+            await process.communicate()
+        assert process.returncode == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
 
 
 @asynccontextmanager
@@ -135,70 +179,6 @@ async def test_participants_talk_through_the_proxy_and_metrics_stay_private(
             assert (await anext(bob)).text == "x" * 100_000
 
 
-# --- the image ---
-
-
-def instructions(name: str) -> list[str]:
-    """Return the arguments of the Dockerfile's instructions of one name."""
-    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
-    return re.findall(rf"^{name} (.*)$", text, re.MULTILINE)
-
-
-def test_the_image_is_built_from_what_it_copies(tmp_path: Path) -> None:
-    *copies, from_build = instructions("COPY")
-    assert from_build.startswith("--from=build")
-    for copy in copies:
-        *sources, target = copy.split()
-        for source in sources:
-            path = ROOT / source
-            if path.is_dir():
-                ignored = shutil.ignore_patterns("__pycache__")
-                shutil.copytree(path, tmp_path / target, ignore=ignored)
-            else:
-                shutil.copy(path, tmp_path / target)
-    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel"]
-    subprocess.run(build, cwd=tmp_path, check=True, capture_output=True)
-    assert list(tmp_path.glob("dist/mcpp_pods-*.whl"))
-
-
-def test_the_image_does_not_run_as_root_and_keeps_its_data_in_a_volume() -> None:
-    assert instructions("USER") == ["mcpp"]
-    assert instructions("VOLUME") == ["/var/lib/mcpp"]
-    assert len(instructions("FROM")) == 2
-    sample = tomllib.loads((DEPLOY / "gateway.toml").read_text())
-    assert sample["log"]["path"] == "/var/lib/mcpp"
-
-
-@pytest.mark.parametrize("is_running", [True, False])
-async def test_the_images_health_check_tells_whether_the_gateway_runs(is_running: bool) -> None:
-    (check,) = instructions("HEALTHCHECK")
-    command = json.loads(check.partition("CMD ")[2])
-    command[0] = sys.executable
-
-    async def code(port: int) -> int:
-        exact = [part.replace(":8787", f":{port}") for part in command]
-        process = await asyncio.create_subprocess_exec(*exact, stderr=asyncio.subprocess.DEVNULL)
-        return await process.wait()
-
-    async with asyncio.timeout(BOUND):
-        if is_running:
-            async with running(config_text()) as gateway:
-                assert await code(gateway.port) == 0
-        else:
-            assert await code(free_port()) != 0
-
-
-def test_the_images_command_is_one_that_mcpp_has(capsys: pytest.CaptureFixture[str]) -> None:
-    (entry,) = instructions("ENTRYPOINT")
-    command, name, *options = json.loads(entry)
-    assert command == "mcpp"
-    with pytest.raises(SystemExit) as ended:
-        main([name, "--help"])
-    assert ended.value.code == 0
-    shown = capsys.readouterr().out
-    assert all(option in shown for option in options if option.startswith("--"))
-
-
 def start_server(path: Path, name: str) -> subprocess.Popen[bytes]:
     environment = {"NAME": name, "NATS_PASSWORD": "secret123"}
     command = [find_program(), "-c", str(path)]
@@ -241,10 +221,3 @@ async def test_the_files_of_the_cluster_start_one(tmp_path: Path) -> None:
             server.terminate()
         for server in servers:
             server.wait(10)
-
-
-def test_the_compose_file_of_the_cluster_names_what_exists() -> None:
-    text = (DEPLOY / "cluster/compose.yaml").read_text()
-    for name in re.findall(r"\./([\w.]+):", text):
-        assert (DEPLOY / "cluster" / name).is_file()
-    assert "ARG EXTRAS" in (DEPLOY / "Dockerfile").read_text()

@@ -12,8 +12,10 @@ import pytest
 from playwright.sync_api import Page, WebSocket, expect
 
 import mcpp
+from mcpp.protocol.cards import card_digest, card_text
 from mcpp.protocol.envelope import Context
 from mcpp.transient.summaries import summarize
+from mcpp_agents.cli.joining import PERSON
 from tests.gateway.ports import free_port
 from tests.inspector.conftest import press, sign_in
 from tests.inspector.harness import (
@@ -241,6 +243,33 @@ def test_the_tree_shows_contexts_and_selects_them(page: Page, harness: Inspector
     expect(page.locator("#log .row.fold")).to_have_count(0)
     page.keyboard.press("Escape")
     expect(page.locator("#selection")).to_be_hidden()
+
+
+@pytest.mark.rule("C-22")
+def test_tokens_are_shown_per_context_and_agent(page: Page, harness: InspectorHarness) -> None:
+    run_scenario(harness)
+    analyst = harness.join("analyst")
+    for number, model in ((1, "small"), (2, "large")):
+        context = Context(id=f"count-{number}", type="reasoning", parent="review-2031")
+        usage = {"input_tokens": 1200 * number, "output_tokens": 60, "cached_tokens": 800}
+        payload = {"text": "counted", "usage": usage | {"model": model}}
+        analyst.send("conclusion", payload, context=context)
+    review = page.locator("#tree .tree-item", has_text="review-2031")
+    expect(review.locator(".tree-tokens")).to_have_text("3.7k tokens")
+    expect(review.locator(".tree-tokens")).to_have_attribute(
+        "title", "Tokens: 3,600 in (1,600 cached), 120 out, with the contexts below"
+    )
+    counted = page.locator("#tree .tree-item", has_text="count-2")
+    expect(counted.locator(".tree-tokens")).to_have_text("2.5k tokens")
+    person = page.locator("#participants .person", has=page.get_by_text("analyst", exact=True))
+    expect(person.locator(".tokens")).to_have_text("3.7k tokens")
+    person.locator("summary").click()
+    rows = person.locator(".tokens-by-model li")
+    expect(rows).to_have_text(
+        ["small 1,200 in (800 cached), 60 out", "large 2,400 in (800 cached), 60 out"]
+    )
+    others = page.locator("#participants .person", has=page.get_by_text("crm", exact=True))
+    expect(others.locator(".tokens")).to_have_count(0)
 
 
 def test_a_concluded_context_is_one_row_that_unfolds(page: Page, harness: InspectorHarness) -> None:
@@ -781,7 +810,7 @@ def test_the_log_does_not_move_under_the_pointer(page: Page, harness: InspectorH
         analyst.chat(f"after {number}")
     analyst.conclude("done", "k")
     expect(page.locator("#log .row.fold")).to_be_visible()
-    expect(page.locator("#tree .tree-item >> nth=0")).to_contain_text("39")
+    expect(page.locator("#tree .tree-item >> nth=0")).to_contain_text("40")
     assert approve.bounding_box() == before
 
 
@@ -1165,7 +1194,7 @@ def test_the_tab_key_stops_at_one_row_of_the_log(page: Page, harness: InspectorH
 
 def test_an_empty_log_shows_the_reason(page: Page, harness: InspectorHarness) -> None:
     empty = page.locator("#log .empty")
-    expect(empty).to_have_text("No messages yet.")
+    expect(page.locator("#log .row")).to_contain_text("announces its card")  # our own
     harness.join("analyst").chat("good morning")
     expect(empty).to_be_hidden()
     page.fill("#search", "evening")
@@ -1235,6 +1264,20 @@ def test_a_narrow_page_has_tabs_and_no_horizontal_overflow(
 
 
 # --- questions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("P-72")
+def test_the_page_announces_that_a_person_answers(page: Page, harness: InspectorHarness) -> None:
+    files = harness.join("files")
+    expect(page.locator("#status")).to_have_text("Signed in as ada")
+    files.send("pod/card", {"participant": "ada"}, wait=False)
+    told = files.receive_kind("system/")
+    while told["kind"] not in ("system/card", "system/error"):
+        told = files.receive_kind("system/")
+    assert told["payload"]["card"] == dict(PERSON)
+    # The same bytes as those of `mcpp chat`, so that a person who uses both has one card.
+    assert told["payload"]["digest"] == card_digest(card_text(PERSON))
+
 
 QUESTION: dict[str, Any] = {
     "mode": "form",

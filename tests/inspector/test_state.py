@@ -16,6 +16,7 @@ import mcpp
 from mcpp import filters
 from mcpp.errors import FilterError
 from mcpp.live import LiveTexts
+from mcpp.outcomes import usage_of
 from mcpp.payloads import text_of
 from mcpp.protocol.envelope import Envelope
 from mcpp.protocol.tree import ContextTree
@@ -1293,3 +1294,64 @@ def test_references_lead_to_what_was_mirrored_here(node: Node) -> None:
     for hostile in map(json.loads, texts):
         assert node.call("originOf", envelope={"origin": hostile}) is None
     assert node.call("originOf", envelope={"origin": {**origin, "from": ["x"]}}) is None
+
+
+USAGE = {"input_tokens": 120, "output_tokens": 30, "cached_tokens": 100, "model": "m"}
+
+
+@pytest.mark.rule("C-22")
+@pytest.mark.parametrize(
+    "usage",
+    [
+        USAGE,
+        {},
+        None,
+        "many",
+        [1],
+        {"input_tokens": 5},
+        USAGE | {"input_tokens": -1},
+        USAGE | {"input_tokens": 1.5},
+        USAGE | {"output_tokens": 2**40 + 1},
+        USAGE | {"output_tokens": 10**40},
+        USAGE | {"cached_tokens": True},
+        USAGE | {"model": "\U0001f600" * 101},
+        USAGE | {"model": 7},
+        USAGE | {"currency": "EUR"},
+    ],
+)
+def test_usage_is_read_as_in_the_sdk(node: Node, usage: Any) -> None:
+    payload = {"text": "done", "usage": usage}
+    read = usage_of(mcpp.new_envelope("conclusion", payload, sender="a"))
+    expected = read and [read.input_tokens, read.output_tokens, read.cached_tokens, read.model]
+    assert node.call("usage", payload=payload) == expected
+
+
+@pytest.mark.rule("C-22", "C-17")
+def test_tokens_are_summed_per_context_and_participant(node: Node) -> None:
+    def conclude(context: str, sender: str, parent: str | None = None, **usage: Any) -> Envelope:
+        payload = {"text": "x", "usage": USAGE | usage}
+        described = mcpp.new_context(id=context, parent=parent)
+        return mcpp.new_envelope("conclusion", payload, sender=sender, context=described)
+
+    log = [
+        conclude("inner", "bob"),
+        conclude("inner", "mallory", input_tokens=10**9),  # not the creator
+        conclude("inner", "bob", parent="outer", input_tokens=20),  # replaces the first
+        conclude("outer", "alice", model="n"),
+    ]
+    assert node.call("tokens", envelopes=as_json(log)) == {
+        "contexts": {"outer": [140, 60, 200], "inner": [20, 30, 100]},
+        "participants": {"bob": {"m": [20, 30, 100]}, "alice": {"n": [120, 30, 100]}},
+    }
+
+
+@pytest.mark.rule("C-22")
+def test_a_participant_that_names_ever_new_models_has_a_short_list(node: Node) -> None:
+    log = []
+    for number in range(50):
+        payload = {"text": "x", "usage": USAGE | {"model": f"m{number}"}}
+        context = mcpp.new_context(id=f"c{number}")
+        log.append(mcpp.new_envelope("conclusion", payload, sender="bob", context=context))
+    models = node.call("tokens", envelopes=as_json(log))["participants"]["bob"]
+    assert len(models) == 11
+    assert models["others"] == [40 * 120, 40 * 30, 40 * 100]

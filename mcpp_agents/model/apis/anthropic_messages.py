@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import anthropic
 
+from mcpp.outcomes import Usage
 from mcpp.prompts import Prompt, expand_tool
 from mcpp_agents.model.apis.api_provider import AT_CONTEXT, AT_LIMIT, REFUSED, ApiProvider
 from mcpp_agents.model.apis.streamed_reply import (
@@ -14,7 +15,7 @@ from mcpp_agents.model.apis.streamed_reply import (
     as_object,
     as_text,
 )
-from mcpp_agents.model.providers import Tools, Usage
+from mcpp_agents.model.providers import Tools
 from mcpp_agents.model.tool_definitions import description_of, schema_of, select_tools
 from mcpp_agents.toolbox import RemoteTool
 
@@ -30,6 +31,7 @@ _COUNTERS: Final = (
 class Anthropic(ApiProvider):
     """A model behind Anthropic's Messages API."""
 
+    api = "anthropic"
     client_type = anthropic.AsyncAnthropic
     http_client_type = anthropic.DefaultAsyncHttpxClient
     error_type = anthropic.AnthropicError

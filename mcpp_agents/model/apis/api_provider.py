@@ -34,6 +34,7 @@ from mcpp_agents.model.providers import (
     ToolUse,
     ignore_text,
 )
+from mcpp_agents.model.tracing import chat_span, reply_attributes
 
 # A model on the user's own machine may read a prompt for minutes before it answers.
 SILENT_SECONDS: Final = 300.0
@@ -54,6 +55,7 @@ logger = logging.getLogger("mcpp.model")
 class ApiProvider(ABC):
     """A model behind an API that has an official client. Owns the client."""
 
+    api: ClassVar[str]  # as OpenTelemetry names it
     client_type: ClassVar[Any]
     http_client_type: ClassVar[Any]
     error_type: ClassVar[type[Exception]]
@@ -84,6 +86,12 @@ class ApiProvider(ABC):
 
         Raises ProviderError.
         """
+        with chat_span(self.api, self._model, max_tokens, str(self._client.base_url)) as span:
+            reply = await self._reply(prompt, tools, max_tokens, on_text)
+            span.set(reply_attributes(reply))
+            return reply
+
+    async def _reply(self, prompt: Prompt, tools: Tools, max_tokens: int, on_text: OnText) -> Reply:
         request = self._request(prompt, tools, max_tokens)
         streamed = StreamedReply(on_text)
         with _translated_errors(self.error_type):
@@ -103,7 +111,7 @@ class ApiProvider(ABC):
         )
         calls = _read_calls(streamed, incomplete_reason)
         usage = msgspec.structs.replace(streamed.usage, model=self._model)
-        return Reply(text, calls, tokens, incomplete_reason, usage)
+        return Reply(text, calls, tokens, incomplete_reason, usage, streamed.stop_reason)
 
     @abstractmethod
     def _request(self, prompt: Prompt, tools: Tools, max_tokens: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import openai
 
+from mcpp.outcomes import Usage
 from mcpp.prompts import Prompt, expand_tool
 from mcpp_agents.model.apis.api_provider import AT_LIMIT, FILTERED, ApiProvider
 from mcpp_agents.model.apis.streamed_reply import (
@@ -15,7 +16,7 @@ from mcpp_agents.model.apis.streamed_reply import (
     as_object,
     as_text,
 )
-from mcpp_agents.model.providers import Tools, Usage
+from mcpp_agents.model.providers import Tools
 from mcpp_agents.model.tool_definitions import description_of, schema_of, select_tools
 from mcpp_agents.toolbox import RemoteTool
 
@@ -27,6 +28,7 @@ _MAX_TOOLS: Final = 128
 class OpenAI(ApiProvider):
     """A model behind OpenAI's Chat Completions API, or a compatible one at `base_url`."""
 
+    api = "openai"
     client_type = openai.AsyncOpenAI
     http_client_type = openai.DefaultAsyncHttpxClient
     error_type = openai.OpenAIError

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from mcpp_agents.model.providers import OnText, ProviderError, Usage
+from mcpp.outcomes import Usage
+from mcpp_agents.model.providers import OnText, ProviderError
 
 DONE: Final = "[DONE]"
 

@@ -33,6 +33,7 @@ class Denial:
     reason: str
     delay_seconds: float = 0.0
     retry_after_seconds: float | None = None
+    allowed: str = ""  # the method, for a status of 405
 
 
 class _Guesser:

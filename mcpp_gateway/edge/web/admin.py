@@ -59,19 +59,21 @@ def handle(gateway: "Gateway", request: HttpRequest) -> Response | Denial:
     admission, now = gateway.admission, gateway.hub.clock()
     if not admission.has_admin:
         return Denial(404, "not found")
+    name = request.path.removeprefix(PREFIX)
+    if request.method not in ("GET", "POST"):
+        return Denial(405, "not supported", allowed="POST" if name in _ACTIONS else "GET")
     denial = admission.check_admin(request.headers, request.address, now)
     if denial is not None:
         return denial
-    name = request.path.removeprefix(PREFIX)
     try:
         if name in _ACTIONS:
             if request.method != "POST":
-                return Denial(405, "use POST")
+                return Denial(405, "use POST", allowed="POST")
             kind, act = _ACTIONS[name]
             return _json(act(gateway, _decode(request.body, kind)))
         if name in _VIEWS:
             if request.method != "GET":
-                return Denial(405, "use GET")
+                return Denial(405, "use GET", allowed="GET")
             return _json(_VIEWS[name](gateway, _query(gateway, request.query)))
     except _BadRequestError as error:
         return Denial(400, str(error))

@@ -20,6 +20,8 @@ def deny(denial: Denial) -> Response:
     answer = plain(denial.status, denial.reason)
     if denial.retry_after_seconds is not None:
         answer.headers["Retry-After"] = str(math.ceil(denial.retry_after_seconds))
+    if denial.allowed:
+        answer.headers["Allow"] = denial.allowed
     return answer
 
 

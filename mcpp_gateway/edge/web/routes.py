@@ -47,7 +47,7 @@ def handle(gateway: "Gateway", request: HttpRequest) -> Answer:
     if is_relayed(request.path):
         return _mcp(gateway, request)
     if request.method != "GET":
-        return Denial(405, "only GET is supported")
+        return Denial(405, "only GET is supported", allowed="GET")
     route = _ROUTES.get(request.path)
     if route is not None:
         return route(gateway, request)

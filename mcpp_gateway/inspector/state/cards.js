@@ -3,6 +3,8 @@
 import { isObject } from "./kinds.js";
 
 const MAX_CARDS = 1_000;
+// The card of a person. `mcpp chat` announces the same one: a person may use both.
+const PERSON = { description: "A person.", tools: [], answers: ["chat", "elicitation"] };
 
 export class Cards {
   constructor(newId) {
@@ -26,11 +28,18 @@ export class Cards {
     return { id: request, kind: "pod/card", payload: { participant: id } };
   }
 
+  /** Return the draft of the announcement of our own card, which the gateway compares with what it has. */
+  announce() {
+    const request = this._newId();
+    this._asked.set(request, null);
+    return { id: request, kind: "pod/card", payload: { card: PERSON } };
+  }
+
   /** Process an answer. */
   answer({ correlation_id, payload }) {
     const id = this._asked.get(correlation_id);
     this._asked.delete(correlation_id);
-    if (id === undefined || !isObject(payload) || !isObject(payload.card)) return;
+    if (typeof id !== "string" || !isObject(payload) || !isObject(payload.card)) return;
     if (this._known.size >= MAX_CARDS) this._known.delete(this._known.keys().next().value);
     this._known.set(id, { digest: payload.digest, card: readCard(payload.card) });
   }

@@ -1,4 +1,4 @@
-// What a context's creator says about it: title, steps and outcome, as mcpp/outcomes.py reads them.
+// What a context's creator says about it: title, steps, outcome and tokens, as mcpp/outcomes.py reads them.
 
 import { isObject } from "./kinds.js";
 
@@ -6,6 +6,8 @@ const MAX_TITLE_LENGTH = 200;
 const OUTCOMES = ["concluded", "failed", "cancelled"];
 const MAX_STEPS = 64;
 const MAX_STEP_LENGTH = 100;
+const MAX_MODEL_LENGTH = 100;
+const MAX_TOKENS = 2 ** 40;
 
 /** Return whether an envelope of a context's creator ends it: a conclusion, erased or not. */
 export function endsContext({ kind, payload }) {
@@ -17,6 +19,16 @@ export function endsContext({ kind, payload }) {
 export function outcomeOf({ payload }) {
   const stated = isObject(payload) ? payload.outcome : undefined;
   return stated === "failed" || stated === "cancelled" ? stated : "concluded";
+}
+
+/** Return the tokens that a conclusion reports, null if it reports none that can be true (C-22). */
+export function usageOf({ kind, payload }) {
+  const usage = kind === "conclusion" && isObject(payload) ? payload.usage : undefined;
+  if (!isObject(usage)) return null;
+  const { input_tokens: input = 0, output_tokens: output = 0, cached_tokens: cached = 0, model = "" } = usage;
+  if (![input, output, cached].every(isCount) || typeof model !== "string") return null;
+  const name = [...model];
+  return { input, output, cached, model: name.length > MAX_MODEL_LENGTH ? `${name.slice(0, MAX_MODEL_LENGTH - 1).join("")}…` : model };
 }
 
 /** Return the title in a context's metadata, on one line; undefined if there is none (C-20). */
@@ -39,6 +51,7 @@ export function stepOf({ kind, payload }) {
   return typeof payload.step === "string" && payload.step ? payload.step : undefined;
 }
 
+const isCount = (number) => Number.isInteger(number) && number >= 0 && number <= MAX_TOKENS;
 const isStep = (step) => typeof step === "string" && step.length > 0 && [...step].length <= MAX_STEP_LENGTH;
 
 // What Python's `str.split` takes for white space.

@@ -1,7 +1,28 @@
 // The log grouped by contexts, as mcpp/protocol/tree.py does.
 
 import { GATEWAY, isObject } from "./kinds.js";
-import { endsContext, outcomeOf, stepOf, stepsIn, titleIn } from "./outcomes.js";
+import { endsContext, outcomeOf, stepOf, stepsIn, titleIn, usageOf } from "./outcomes.js";
+
+const MAX_MODELS = 10; // listed by name for each participant
+
+/** A sum of tokens. Owns its numbers. */
+class TokenSum {
+  constructor() {
+    this.input = 0;
+    this.output = 0;
+    this.cached = 0;
+  }
+
+  get isEmpty() {
+    return !(this.input || this.output);
+  }
+
+  add({ input, output, cached }, sign = 1) {
+    this.input += sign * input;
+    this.output += sign * output;
+    this.cached += sign * cached;
+  }
+}
 
 export class ContextNode {
   constructor(id, number) {
@@ -15,6 +36,8 @@ export class ContextNode {
     this.count = 0; // own envelopes
     this.total = 0; // including descendants
     this.conclusion = null;
+    this.usage = null; // what its conclusion reports
+    this.tokens = new TokenSum(); // including descendants
     this.title = undefined;
     this.steps = []; // that the creator expects
     this.done = new Set(); // those of them that were begun
@@ -63,6 +86,7 @@ export class ContextTree {
     this.mainCount = 0;
     this.size = 0;
     this.version = 0; // changes with every change of a type or parent
+    this.tokensBy = new Map(); // participant → model → sum
     this._current = new Map();
     this._made = firstNumber;
   }
@@ -120,9 +144,27 @@ export class ContextTree {
   _describe(node, envelope) {
     node.title ??= titleIn(envelope.context.metadata);
     if (!node.steps.length) node.steps = stepsIn(envelope.context.metadata);
-    if (endsContext(envelope)) node.conclusion = envelope;
+    if (endsContext(envelope)) this._conclude(node, envelope);
     const step = node.steps.length ? stepOf(envelope) : undefined;
     if (node.steps.includes(step)) node.done.add(step);
+  }
+
+  // C-17: a later conclusion replaces the earlier one, and what that one reported.
+  _conclude(node, conclusion) {
+    if (node.usage) this._count(node, -1);
+    node.conclusion = conclusion;
+    node.usage = conclusion && usageOf(conclusion);
+    if (node.usage) this._count(node, 1);
+  }
+
+  _count(node, sign) {
+    const { conclusion: { from }, usage } = node;
+    if (!this.tokensBy.has(from)) this.tokensBy.set(from, new Map());
+    const models = this.tokensBy.get(from);
+    const model = models.has(usage.model) || models.size < MAX_MODELS ? usage.model : "others";
+    if (!models.has(model)) models.set(model, new TokenSum());
+    models.get(model).add(usage, sign);
+    for (let above = node; above; above = above.parent) above.tokens.add(usage, sign);
   }
 
   /** Return a context's lineage for filters: its id, type and ancestors, as of now. */
@@ -191,6 +233,7 @@ export class ContextTree {
     parent.children.push(node);
     for (let above = parent; above; above = above.parent) {
       above.total += node.total;
+      above.tokens.add(node.tokens);
       above.start = Math.min(above.start, node.start);
       above.end = Math.max(above.end, node.end);
     }
@@ -210,7 +253,7 @@ export class ContextTree {
     const node = this.get(info.id) ?? this._node(info.id);
     this._update(node, info);
     // In a log without the beginning, another seemed to be the creator.
-    if (node.conclusion && node.conclusion.from !== node.creator) node.conclusion = null;
+    if (node.conclusion && node.conclusion.from !== node.creator) this._conclude(node, null);
   }
 
   _expire(context) {

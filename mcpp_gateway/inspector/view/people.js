@@ -4,6 +4,7 @@ import { describe } from "../state/log/describe.js";
 import { reveal, show } from "../state/json.js";
 import { cut } from "../state/results/summaries.js";
 import { byId, clockTime, h, hueOf, setText } from "./elements/dom.js";
+import { tokensText, tokensTitle } from "./elements/usage.js";
 import { Keyed } from "./elements/keyed.js";
 import { aboutOf, decision, explanationOf, isAbandoned, proposalActions, resolution } from "./decisions/proposals.js";
 
@@ -133,14 +134,23 @@ export class PeopleView {
     this._people.update(
       all.map((one) => ({
         key: one.id,
-        version: JSON.stringify([one, one.id === me, this._model.cards.get(one)]),
+        version: JSON.stringify([one, one.id === me, this._model.cards.get(one), this._spent(one.id)]),
         make: () => this._participant(one),
       })),
     );
   }
 
+  // Of the conclusions that this page has loaded.
+  _spent(id) {
+    const models = [...(this._model.tree.tokensBy.get(id) ?? [])].filter(([, sum]) => !sum.isEmpty);
+    const total = { input: 0, output: 0, cached: 0 };
+    for (const [, sum] of models) for (const key of Object.keys(total)) total[key] += sum[key];
+    return { models, total };
+  }
+
   _participant(participant) {
     const { id, capabilities, present } = participant;
+    const { models, total } = this._spent(id);
     const opened = ({ target }) => target.open && this._actions.readCard(participant);
     return h("li", { class: present ? "person" : "person away" },
       h("details", { on: { toggle: opened } },
@@ -148,7 +158,10 @@ export class PeopleView {
           h("span", { class: `dot ${present ? "dot-concluded" : "dot-expired"}`, "aria-hidden": "true" }),
           h("span", { class: `who hue-${hueOf(id)}`, dir: "auto" }, id),
           id === this._model.me && h("span", { class: "quiet" }, "you"),
+          models.length > 0 && h("span", { class: "quiet tokens", title: `${tokensTitle(total)}; as far as loaded` }, tokensText(total)),
           h("span", { class: "quiet end" }, present ? "online" : "offline")),
+        models.length > 0 && h("ul", { class: "plain tokens-by-model" }, models.map(([model, sum]) =>
+          h("li", { dir: "auto" }, h("code", { class: "name" }, reveal(model || "model not named")), ` ${tokensTitle(sum)}`))),
         showCard(this._model.cards.get(participant)),
         h("button", { class: "link look", on: { click: () => this._actions.lookAs(id) } }, "What does it see?"),
         h("ul", { class: "plain capabilities" },

@@ -5,6 +5,7 @@ import { outcomeText } from "../state/log/describe.js";
 import { everything, isSame } from "../state/filter/filter.js";
 import { cut } from "../state/results/summaries.js";
 import { h, plural } from "./elements/dom.js";
+import { tokensText, tokensTitle } from "./elements/usage.js";
 import { VirtualList } from "./elements/list.js";
 
 const ROW_PX = 46;
@@ -132,6 +133,7 @@ export class TreeView {
         h("span", { class: `dot dot-${state}${node.expired ? " gone" : ""}` }),
         h("span", { class: "tree-state" }, model.stateLabel(node)),
         node.progress && h("span", { class: "tree-steps", title: stepsTitle(node) }, node.progress),
+        !node.tokens.isEmpty && h("span", { class: "tree-tokens", title: tokensAbout(node) }, tokensText(node.tokens)),
         h("span", { class: "tree-who", dir: "auto" }, who),
       ),
     );
@@ -175,5 +177,10 @@ export class TreeView {
 }
 
 const stepsTitle = ({ steps, done }) => steps.map((step) => `${done.has(step) ? "✓" : "·"} ${step}`).join("\n");
+
+function tokensAbout({ tokens, usage, children }) {
+  const model = usage?.model ? ` by ${usage.model}` : "";
+  return `Tokens${model}: ${tokensTitle(tokens)}${children.length ? ", with the contexts below" : ""}`;
+}
 
 const keyOf = (item) => (item === null ? "all" : item === "main" ? "main" : `n${item.number}`);

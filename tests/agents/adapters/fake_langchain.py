@@ -12,7 +12,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langgraph.checkpoint.memory import InMemorySaver
 
 from mcpp_agents import adapters
-from tests.agents.adapters.scripts import Framework, Script, Step, search, store
+from tests.agents.adapters.scripts import Framework, ModelScript, Step, search, store
 
 
 class ScriptedChat(GenericFakeChatModel):
@@ -51,7 +51,7 @@ class ScriptedChat(GenericFakeChatModel):
         yield ChatGenerationChunk(message=AIMessageChunk("", tool_call_chunks=chunks))
 
 
-def adapt(script: Script, shredded: list[str]) -> adapters.FrameworkAgent:
+def adapt(script: ModelScript, shredded: list[str]) -> adapters.FrameworkAgent:
     def shred(path: str) -> str:
         """Shred a file."""
         shredded.append(path)
@@ -70,7 +70,7 @@ def adapt(script: Script, shredded: list[str]) -> adapters.FrameworkAgent:
     )
 
 
-async def ask(script: Script, question: str) -> str:
+async def ask(script: ModelScript, question: str) -> str:
     model = ScriptedChat(messages=iter(()), script=script)
     collapse = adapters.collapse_middleware({"search": "store"})
     agent = create_agent(model, [search, store], middleware=[collapse])

@@ -15,7 +15,7 @@ from openai.types.responses import (
 )
 
 from mcpp_agents import adapters
-from tests.agents.adapters.scripts import Framework, Script, Step
+from tests.agents.adapters.scripts import Framework, ModelScript, Step
 from tests.agents.adapters.scripts import search as search_records
 from tests.agents.adapters.scripts import store as store_records
 
@@ -23,7 +23,7 @@ from tests.agents.adapters.scripts import store as store_records
 class ScriptedModel(Model):
     """A model that follows a script."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: ModelScript) -> None:
         self._script = script
 
     def _reply(self, input: Any, tools: Any) -> tuple[Step, list[Any]]:
@@ -97,7 +97,7 @@ class ScriptedModel(Model):
         )
 
 
-def adapt(script: Script, shredded: list[str]) -> adapters.FrameworkAgent:
+def adapt(script: ModelScript, shredded: list[str]) -> adapters.FrameworkAgent:
     @function_tool(needs_approval=True)
     def shred(path: str) -> str:
         """Shred a file."""
@@ -108,7 +108,7 @@ def adapt(script: Script, shredded: list[str]) -> adapters.FrameworkAgent:
     return adapters.openai_agents(agent, run_config=RunConfig(tracing_disabled=True))
 
 
-async def ask(script: Script, question: str) -> str:
+async def ask(script: ModelScript, question: str) -> str:
     tools = [function_tool(search_records), function_tool(store_records)]
     agent = Agent(name="helper", model=ScriptedModel(script), tools=tools)
     config = RunConfig(

@@ -8,10 +8,10 @@ from pydantic_ai import Agent
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
 from mcpp_agents import adapters
-from tests.agents.adapters.scripts import Framework, Script, search, store
+from tests.agents.adapters.scripts import Framework, ModelScript, search, store
 
 
-def model(script: Script) -> FunctionModel:
+def model(script: ModelScript) -> FunctionModel:
     async def stream(messages: list[Any], info: AgentInfo) -> AsyncIterator[Any]:
         step = script.next(str(messages), [tool.name for tool in info.function_tools])
         for word in step.text.split(" ") if step.text else ():
@@ -24,7 +24,7 @@ def model(script: Script) -> FunctionModel:
     return FunctionModel(stream_function=stream)
 
 
-def adapt(script: Script, shredded: list[str]) -> adapters.FrameworkAgent:
+def adapt(script: ModelScript, shredded: list[str]) -> adapters.FrameworkAgent:
     agent = Agent(model(script))
 
     @agent.tool_plain(requires_approval=True)
@@ -36,7 +36,7 @@ def adapt(script: Script, shredded: list[str]) -> adapters.FrameworkAgent:
     return adapters.pydantic_ai(agent)
 
 
-async def ask(script: Script, question: str) -> str:
+async def ask(script: ModelScript, question: str) -> str:
     collapse = adapters.collapse_capability({"search": "store"})
     agent = Agent(model(script), tools=[search, store], capabilities=[collapse])
     async with agent.run_stream(question) as result:

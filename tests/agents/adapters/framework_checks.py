@@ -16,7 +16,7 @@ from mcpp.testing import MemoryPod
 from mcpp.transient import consumed, transient
 from mcpp_agents.adapters import FrameworkAgent
 from tests.agents.adapters import fake_langchain, fake_openai, fake_pydantic
-from tests.agents.adapters.scripts import RECORDS, Framework, Script, Step
+from tests.agents.adapters.scripts import RECORDS, Framework, ModelScript, Step
 
 pytestmark = pytest.mark.anyio
 
@@ -66,7 +66,7 @@ async def reasoning(pod: mcpp.Pod) -> mcpp.ContextHistory:
 async def test_an_answer_is_heard_while_it_is_written_and_tools_of_the_pod_are_called(
     pod: MemoryPod, framework: Framework
 ) -> None:
-    script = Script(
+    script = ModelScript(
         [
             Step("Let me see.", "weather__temperature", {"city": "Oslo"}),
             Step("It is 5 degrees."),
@@ -96,7 +96,7 @@ async def test_an_answer_is_heard_while_it_is_written_and_tools_of_the_pod_are_c
 async def test_a_tool_that_needs_approval_is_proposed(
     pod: MemoryPod, framework: Framework, decision: bool | str, shredded: list[str], shown: str
 ) -> None:
-    script = Script([Step("", "shred", {"path": "notes.txt"}), Step("Done.")])
+    script = ModelScript([Step("", "shred", {"path": "notes.txt"}), Step("Done.")])
     done: list[str] = []
     helper = framework.adapt(script, done).participant("helper")
     async with pod.run(helper), pod.run(boss(decision)), pod.connect("alice") as alice:
@@ -116,7 +116,7 @@ async def test_a_call_that_the_agent_may_not_make_is_proposed(
     pod: MemoryPod, framework: Framework
 ) -> None:
     pod.add("helper", [*PLAIN, {"kind": "mcp/request:tools/list"}, {"kind": "mcp/proposal:*"}])
-    script = Script([Step("", "weather__temperature", {"city": "Oslo"}), Step("Cold.")])
+    script = ModelScript([Step("", "weather__temperature", {"city": "Oslo"}), Step("Cold.")])
     helper = framework.adapt(script, []).participant("helper")
     async with (
         pod.run(weather()),
@@ -131,7 +131,7 @@ async def test_a_call_that_the_agent_may_not_make_is_proposed(
 async def test_a_conversation_goes_on_and_others_do_not_see_it(
     pod: MemoryPod, framework: Framework
 ) -> None:
-    script = Script([Step("Hello Alice."), Step("You are Alice."), Step("I do not know you.")])
+    script = ModelScript([Step("Hello Alice."), Step("You are Alice."), Step("I do not know you.")])
     helper = framework.adapt(script, []).participant("helper")
     async with pod.run(helper), pod.connect("alice") as alice, pod.connect("bob") as bob:
         await alice.ask("helper", "I am Alice-7.")
@@ -144,7 +144,7 @@ async def test_a_conversation_goes_on_and_others_do_not_see_it(
 async def test_a_model_that_fails_leaves_the_asker_with_a_reply(
     pod: MemoryPod, framework: Framework, caplog: pytest.LogCaptureFixture
 ) -> None:
-    helper = framework.adapt(Script([]), []).participant("helper")
+    helper = framework.adapt(ModelScript([]), []).participant("helper")
     async with pod.run(helper), pod.connect("alice") as alice:
         reply = await alice.ask("helper", "Hello?")
         assert reply.text == "I cannot answer this now: IndexError"
@@ -164,7 +164,7 @@ async def test_giving_up_a_question_cancels_the_work(pod: MemoryPod, framework: 
             stopped.set()
         return ""
 
-    helper = framework.adapt(Script([Step("", "lazy__wait")]), []).participant("helper")
+    helper = framework.adapt(ModelScript([Step("", "lazy__wait")]), []).participant("helper")
     async with pod.run(lazy), pod.run(helper), pod.connect("alice") as alice:
         question = await alice.send("chat", "Wait for it.", to="helper")
         await called.wait()
@@ -187,7 +187,7 @@ async def test_consumed_results_of_the_pod_collapse(pod: MemoryPod, framework: F
     async def keep(text: str) -> dict[str, Any]:
         return consumed({"content": [{"type": "text", "text": "kept"}]})
 
-    script = Script(
+    script = ModelScript(
         [
             Step("", "records__fetch"),
             Step("", "records__keep", {"text": "all are equal"}),
@@ -203,7 +203,7 @@ async def test_consumed_results_of_the_pod_collapse(pod: MemoryPod, framework: F
 
 
 async def test_consumed_results_collapse_outside_of_pods(framework: Framework) -> None:
-    script = Script(
+    script = ModelScript(
         [
             Step("", "search"),
             Step("", "store", {"text": "all are equal"}),
@@ -219,9 +219,11 @@ async def test_consumed_results_collapse_outside_of_pods(framework: Framework) -
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGE = Path(__file__).parents[3] / "docs" / "frameworks.md"
 MODELS: dict[str, Callable[[], Any]] = {
-    "from pydantic_ai": lambda: fake_pydantic.model(Script([])),
-    "from agents": lambda: fake_openai.ScriptedModel(Script([])),
-    "from langchain": lambda: fake_langchain.ScriptedChat(messages=iter(()), script=Script([])),
+    "from pydantic_ai": lambda: fake_pydantic.model(ModelScript([])),
+    "from agents": lambda: fake_openai.ScriptedModel(ModelScript([])),
+    "from langchain": lambda: fake_langchain.ScriptedChat(
+        messages=iter(()), script=ModelScript([])
+    ),
 }
 
 

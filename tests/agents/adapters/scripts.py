@@ -17,7 +17,7 @@ class Step:
 
 
 @dataclass
-class Script:
+class ModelScript:
     """The replies of a model in their order. Owns what it was shown."""
 
     steps: list[Step]
@@ -40,8 +40,8 @@ class Framework:
     collapse of the pair, and returns its answer.
     """
 
-    adapt: Callable[[Script, list[str]], FrameworkAgent]
-    ask: Callable[[Script, str], Any]
+    adapt: Callable[[ModelScript, list[str]], FrameworkAgent]
+    ask: Callable[[ModelScript, str], Any]
 
 
 RECORDS = "record " * 2_000

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,23 @@ async def test_a_question_that_the_caller_cannot_answer_is_put_to_others(
         pod.run(person("ada", ACCEPTED, asked)),
         pod.run(Participant("caller")) as caller,
     ):
+        assert "Ada" in (await caller.call("server", tool, arguments)).text
+    assert len(asked) == 1
+
+
+@pytest.mark.rule("P-61", "P-72")
+async def test_a_question_finds_a_person_among_many_when_the_caller_only_calls(
+    pod: MemoryPod,
+) -> None:
+    asked: list[dict[str, Any]] = []
+    tool, arguments = elicitation("newer")
+    async with AsyncExitStack() as stack:
+        caller = await stack.enter_async_context(pod.connect("caller"))  # never answers
+        for number in range(20):
+            await stack.enter_async_context(pod.connect(f"silent{number}"))
+        await stack.enter_async_context(bridged(pod, "newer"))
+        await stack.enter_async_context(pod.run(person("ada", ACCEPTED, asked)))
+        assert await caller.cards.get("ada", wait_seconds=BOUND)
         assert "Ada" in (await caller.call("server", tool, arguments)).text
     assert len(asked) == 1
 

@@ -333,6 +333,19 @@ async def chat_session(pod: MemoryPod) -> AsyncIterator[tuple[PipeInput, anyio.E
                 yield keys, left
 
 
+@pytest.mark.anyio
+@pytest.mark.rule("P-72")
+async def test_a_person_announces_a_card(pod: MemoryPod) -> None:
+    async with pod.connect("bob") as bob, chat_session(pod) as (keys, left):
+        await bob.wait_for_presence("alice", BOUND)
+        card = await bob.cards.get("alice", wait_seconds=BOUND)
+        assert card is not None
+        assert card.answers == ("chat", "elicitation")
+        assert not card.may_offer("tools")
+        keys.send_text("/quit\r")
+        await left.wait()
+
+
 def safe() -> Participant:
     agent = Participant("safe")
 

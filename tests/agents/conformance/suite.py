@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +56,24 @@ async def run_server_suite(url: str, revision: str, folder: Path) -> Score:
         if line.startswith("  ")
     }
     return _read_score(folder, uncounted)
+
+
+async def run_scenarios(url: str, names: Sequence[str], folder: Path) -> Score:
+    """Run scenarios that no revision requires, two at a time."""
+    limiter = anyio.CapacityLimiter(2)
+
+    async def run(name: str) -> None:
+        arguments = ["--url", url, "--scenario", name, "--output-dir", str(folder)]
+        async with limiter:
+            await anyio.run_process(
+                [*command(), "server", *arguments, "--timeout", "100000"], check=False
+            )
+
+    with anyio.fail_after(SECONDS):
+        async with anyio.create_task_group() as tasks:
+            for name in names:
+                tasks.start_soon(run, name)
+    return _read_score(folder, set())
 
 
 def _read_score(folder: Path, uncounted: set[str]) -> Score:

@@ -195,3 +195,30 @@ async def test_the_command_shows_and_acts(
         assert await run("kick", "alice") == (0, "closed                  1\n")
         code, text = await run("revoke", "alice")
         assert (code, "no signed tokens" in text) == (1, True)
+
+
+@pytest.mark.rule("O-02")
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "status", "GET"),
+        ("QUERY", "kick", "POST"),
+        ("POST", "status", "GET"),
+        ("GET", "kick", "POST"),
+        ("DELETE", "nothing", "GET"),
+    ],
+)
+async def test_another_method_is_answered_with_the_right_one(
+    method: str, path: str, allowed: str
+) -> None:
+    async with running(admin_config()) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        head = f"{method} /admin/{path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        head += f"Authorization: Bearer {ADMIN}\r\n"
+        head += "Content-Length: 2\r\n\r\n{}" if method == "POST" else "\r\n"
+        writer.write(head.encode())
+        async with asyncio.timeout(BOUND):
+            answer = (await reader.read()).decode()
+        writer.close()
+    assert answer.startswith("HTTP/1.1 405 ")
+    assert f"\r\nAllow: {allowed}\r\n" in answer

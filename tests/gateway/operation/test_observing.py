@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,6 +18,9 @@ from tests.gateway.sockets import BOUND, chat, config_text, id_of, joined, recei
 pytestmark = pytest.mark.anyio
 DEPLOY = Path(__file__).parents[3] / "deploy"
 PROMTOOL = shutil.which("promtool")
+NODE = shutil.which("node")
+NODE_MODULES = Path(__file__).parents[3] / ".mcp-servers" / "node_modules"
+TSC = NODE_MODULES / "typescript" / "bin" / "tsc"
 
 
 @pytest.fixture
@@ -89,6 +93,32 @@ def test_the_dashboard_has_the_shape_that_grafana_imports() -> None:
         for target in panel["targets"]:
             used = set(re.findall(r"\$(\w+)", target["expr"])) - {"__rate_interval"}
             assert used <= variables
+
+
+def compile_dashboard(folder: Path, board: Any) -> "subprocess.CompletedProcess[str]":
+    """Check a dashboard against the types of Grafana itself, with the TypeScript compiler."""
+    text = f"import type {{ Dashboard }} from '@grafana/schema';\nconst board: Dashboard = {board};"
+    (folder / "board.ts").write_text(text)
+    (folder / "node_modules").symlink_to(NODE_MODULES)
+    options = ["--noEmit", "--strict", "--skipLibCheck", "--module", "esnext"]
+    command = [str(NODE), str(TSC), *options, "--moduleResolution", "bundler", "board.ts"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(
+    NODE is None or not TSC.exists() or not (NODE_MODULES / "@grafana/schema").exists(),
+    reason="needs `make setup-mcp` with npm",
+)
+def test_the_dashboard_has_grafanas_own_types(tmp_path: Path) -> None:
+    text = (DEPLOY / "grafana-dashboard.json").read_text()
+    for name, board, code in (
+        ("good", text, 0),
+        ("bad", text.replace('"gridPos"', '"gridPosition"'), 2),
+        ("worse", text.replace('"refresh": "', '"refresh": 7, "x": "'), 2),
+    ):
+        (tmp_path / name).mkdir()
+        done = compile_dashboard(tmp_path / name, board)
+        assert bool(done.returncode) == bool(code), (name, done.stdout)
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")

@@ -233,6 +233,17 @@ def test_a_backup_opens_as_a_stopped_log(tmp_path: Path, link: bool, stop: bool)
     assert recovery.dropped_bytes == 0
 
 
+def test_a_backup_of_a_log_path_can_take_its_place(tmp_path: Path) -> None:
+    for pod in ("a", "b"):
+        write_sample(tmp_path / "log" / pod, stop=True)
+    assert main(["backup", str(tmp_path / "log"), str(tmp_path / "copy")]) == 0
+    for pod in ("a", "b"):
+        assert main(["verify", str(tmp_path / "copy"), "--pod", pod]) == 0
+    assert sorted(each.name for each in (tmp_path / "copy").iterdir()) == ["a", "b"]
+    assert main(["backup", str(tmp_path / "log" / "a"), str(tmp_path / "one")]) == 0
+    assert main(["verify", str(tmp_path / "one")]) == 0
+
+
 @pytest.mark.rule("L-12")
 def test_a_backup_never_overwrites(sample: Path, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()

@@ -3,8 +3,11 @@
 import asyncio
 import hmac
 import json
+import socket
+import threading
 import time
 from base64 import urlsafe_b64encode
+from contextlib import suppress
 from typing import Any
 
 import jwt
@@ -13,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcpp_gateway.tokens import fetching
 from mcpp_gateway.tokens.claims import Grant, Template
 from mcpp_gateway.tokens.key_cache import KEEP_SECONDS, REFRESH_SECONDS, KeyCache
 from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey, read_key_set, read_public_key
@@ -251,3 +255,29 @@ def test_invented_key_ids_reach_the_key_server_at_most_once_in_five_seconds() ->
         assert reads <= 12
 
     asyncio.run(check())
+
+
+@pytest.mark.rule("S-08")
+@pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n", b"H"])
+def test_a_key_server_that_sends_a_byte_at_a_time_is_cut_off(
+    start: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "MAX_SECONDS", 0.5)
+    ended = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.sendall(start)
+            while not ended.wait(0.02):
+                connection.sendall(b"a")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=(listener,))
+        thread.start()
+        try:
+            with pytest.raises(KeySetError):
+                fetching.fetch(f"http://127.0.0.1:{listener.getsockname()[1]}/")
+        finally:
+            ended.set()
+            thread.join()

@@ -5,9 +5,9 @@ import { pathToFileURL } from "node:url";
 
 const folder = pathToFileURL(`${process.argv[2]}/`);
 const load = (name) => import(new URL(`state/${name}.js`, folder));
-const [filters, expressions, { ContextTree }, { Tracker }, { Heights, SplitHeights }, { Model }, { Rows }, json, link, reading, { Session }, { LivenessMonitor }, { cut }, { Past }, { Shown }, searches, { readPage }, { readMoment }, { queryOf }, { Matches }, words, { Labels }, { Claims }, { LiveTexts, isLivePart }, references] =
+const [filters, expressions, { ContextTree }, { Tracker }, { Heights, SplitHeights }, { Model }, { Rows }, json, link, reading, { Session }, { LivenessMonitor }, { cut }, { Past }, { Shown }, searches, { readPage }, { readMoment }, { queryOf }, { Matches }, words, { Labels }, { Claims }, { LiveTexts, isLivePart }, references, { usageOf }] =
   await Promise.all(
-    ["filter/filter", "filter/expression", "tree", "results/transient", "log/heights", "model", "log/rows", "json", "filter/link", "log/describe", "connection/session", "connection/liveness", "results/summaries", "history/past", "log/shown", "history/search", "history/requests", "history/moments", "history/query", "history/matches", "history/words", "labels", "claims", "live", "log/references"].map(load),
+    ["filter/filter", "filter/expression", "tree", "results/transient", "log/heights", "model", "log/rows", "json", "filter/link", "log/describe", "connection/session", "connection/liveness", "results/summaries", "history/past", "log/shown", "history/search", "history/requests", "history/moments", "history/query", "history/matches", "history/words", "labels", "claims", "live", "log/references", "outcomes"].map(load),
   );
 
 const { hueOf } = await import(new URL("view/elements/dom.js", folder));
@@ -63,6 +63,21 @@ const functions = {
       node.state, node.conclusion?.id ?? null, node.creator ?? null,
       node.title ?? null, node.progress,
     ]);
+  },
+  usage({ payload }) {
+    const usage = usageOf({ kind: "conclusion", payload });
+    return usage && [usage.input, usage.output, usage.cached, usage.model];
+  },
+  tokens({ envelopes }) {
+    const tree = new ContextTree();
+    envelopes.forEach((envelope, i) => tree.add(envelope, i));
+    const numbers = ({ input, output, cached }) => [input, output, cached];
+    return {
+      contexts: Object.fromEntries([...tree].map((node) => [node.id, numbers(node.tokens)])),
+      participants: Object.fromEntries([...tree.tokensBy].map(([id, models]) => [
+        id, Object.fromEntries([...models].map(([model, sum]) => [model, numbers(sum)])),
+      ])),
+    };
   },
   claims({ envelopes }) {
     const claims = new Claims();

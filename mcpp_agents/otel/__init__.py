@@ -1,0 +1,1 @@
+"""`mcpp otel`: a pod's contexts as spans of OpenTelemetry, read from its log."""

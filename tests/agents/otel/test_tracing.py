@@ -1,0 +1,117 @@
+"""One trace across processes: a model agent, the bridge, and an MCP server of the official SDK."""
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+
+import mcpp
+from mcpp.client.local_pod import Address
+from mcpp_agents.cli import tracing
+from tests.agents.model.model_server import Scripted, model_server
+from tests.agents.otel.collector import collecting
+from tests.agents.processes import Commands
+from tests.interaction.conftest import SocketPod
+
+pytestmark = [pytest.mark.anyio, pytest.mark.rule("O-06")]
+SERVER = [sys.executable, str(Path(__file__).with_name("traced_server.py"))]
+INTERNAL, SPAN_SERVER, CLIENT = 1, 2, 3
+
+
+@asynccontextmanager
+async def joined_command(commands: Commands, name: str, *arguments: str) -> AsyncIterator[None]:
+    """Run a command that is in the pod. Its imports take many seconds on a busy machine."""
+    async with commands.start(name, *arguments) as command:
+        for is_last in (False, False, True):
+            try:
+                await command.line_with(f"{name} is in the pod")
+                break
+            except TimeoutError:
+                if is_last:
+                    raise
+        yield
+
+
+@pytest.mark.slow
+async def test_agent_bridge_and_server_share_one_trace(
+    sockets: SocketPod, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = [
+        Scripted(calls=[("traced__show_trace", {})]),
+        Scripted(text="seen"),
+    ]
+    with collecting() as collector, model_server(script) as model:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+        bridge = ["bridge", "traced", "--env", "OTEL_EXPORTER_OTLP_ENDPOINT", "--", *SERVER]
+        agent = ["agent", "--model", "openai:m", "--base-url", f"{model.url}/v1"]
+        async with (
+            joined_command(commands, "traced", *bridge),
+            joined_command(commands, "model", *agent),
+        ):
+            sockets.add("alice")
+            address = Address(sockets.url, sockets.token("alice"))
+            async with mcpp.connect(address, last=0) as alice:
+                reply = await alice.ask("model", "@model which trace is it?")
+                assert reply.text == "seen"
+                results = [
+                    str(message.payload)
+                    async for message in alice.history()
+                    if message.kind.startswith("mcp/response:tools/call")
+                ]
+            names = ["invoke_agent model", *["chat m"] * 2, *["tools/call show_trace"] * 4]
+            arrived = await anyio.to_thread.run_sync(collector.wait_for, *names)
+    (root,) = (span for span in arrived if span.name == "invoke_agent model")
+    spans = [span for span in collector.spans if span.trace == root.trace]
+    assert root.service == "model"
+    chats = [span for span in spans if span.name == "chat m"]
+    assert [chat.parent for chat in chats] == [root.id, root.id]
+    assert chats[0].kind == CLIENT
+    assert {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.usage.input_tokens": 90,
+        "gen_ai.usage.output_tokens": 10,
+        "gen_ai.response.finish_reasons": ["tool_calls"],
+        "server.address": "127.0.0.1",
+    }.items() <= chats[0].attributes.items()
+    chain = [span for span in spans if span.name == "tools/call show_trace"]
+    by_place = {(span.service, span.kind): span for span in chain}
+    called, served = by_place["model", CLIENT], by_place["traced", SPAN_SERVER]
+    passed_on, reached = by_place["traced", CLIENT], by_place["the server", SPAN_SERVER]
+    assert [called.parent, served.parent, passed_on.parent, reached.parent] == [
+        root.id,
+        called.id,
+        served.id,
+        passed_on.id,
+    ]
+    for span in chain:
+        assert span.attributes["gen_ai.tool.name"] == "show_trace"
+        assert span.attributes["mcp.method.name"] == "tools/call"
+    assert f"00-{root.trace}-{passed_on.id}-0" in results[0]
+
+
+@pytest.mark.parametrize(
+    ("environ", "wanted"),
+    [
+        ({}, None),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"}, "otlp"),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://x"}, "otlp"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_TRACES_EXPORTER": "none"}, None),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_SDK_DISABLED": "TRUE"}, None),
+        ({"OTEL_TRACES_EXPORTER": "console"}, "console"),
+    ],
+)
+def test_the_environment_says_whether_commands_trace(
+    environ: dict[str, str], wanted: str | None
+) -> None:
+    assert tracing._wanted(environ) == wanted
+
+
+def test_an_unknown_exporter_is_named() -> None:
+    with pytest.raises(mcpp.McppError, match="otlp, console or none, not 'jaeger'"):
+        tracing.make_exporter("jaeger")
