@@ -14,6 +14,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 ENVS       := .venvs
 PYTHONS    := 3.11 3.12 3.13
 FRAMEWORKS := openai-agents langchain pydantic-ai fastmcp
+# For the adapters' tests, without `mcp` of ours: each pins requirements of its own.
+ADAPTED    := openai-agents==0.24.0 langchain==1.4.7 langgraph==1.2.22 pydantic-ai-slim==2.66.0
 # The SDK without extras, whose requirements are older than those that the extras need.
 SDK_TESTS      := tests/mcpp tests/interaction tests/gateway/core
 SDK_TEST_TOOLS := pytest==9.2.0 pytest-timeout pytest-xdist hypothesis jsonschema packaging referencing \
@@ -49,7 +51,7 @@ PYTHON2  := $(shell ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/2.7.*/bin/pyt
 PEERS     := .bench-peers
 NPM_PEERS := ws@8.22.2
 
-.PHONY: asyncapi demo-agents setup-agents torture setup-faults setup-postgres setup-proxy help run test quick check format coverage test-lowest test-coinstall test-all dist bench \
+.PHONY: asyncapi demo-agents setup-agents torture setup-faults setup-postgres setup-proxy setup-frameworks help run test quick check format coverage test-lowest test-coinstall test-all dist bench \
 	screenshots clean setup-mcp setup-autobahn setup-browser setup-bench
 
 ## make run             start a demo pod (installs the extra `demo` only)
@@ -66,7 +68,7 @@ help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
 
 ## make test            lint, types and every test, as CI runs them
-test: check setup-mcp setup-agents setup-autobahn setup-browser setup-faults setup-postgres setup-proxy
+test: check setup-mcp setup-agents setup-autobahn setup-browser setup-faults setup-postgres setup-proxy setup-frameworks
 	@$(BIN)/pytest $(PARALLEL)
 
 ## make quick           lint, types and the fast tests; no agents, no browser
@@ -185,6 +187,18 @@ $(AGENTS)/.tried:
 		timeout 300 npm install --prefix $(AGENTS) --no-audit --no-fund --silent $(NPM_AGENTS) \
 			|| echo "npm could not install it; its tests are skipped."; \
 	else echo "There is no npm here; the tests with coding agents are skipped."; fi
+	@touch $@
+
+# As `setup-mcp`: tried once for each version of these lists.
+setup-frameworks: $(ENVS)/frameworks/.tried
+
+$(ENVS)/frameworks/.tried: pyproject.toml Makefile $(DEV)
+	@rm -rf $(ENVS)/frameworks
+	@echo "Installing agent frameworks for the adapters' tests into $(ENVS)/frameworks ..."
+	@$(UV) venv --quiet --python $(BIN)/python $(ENVS)/frameworks
+	@timeout 300 $(UV) pip install --quiet --python $(ENVS)/frameworks --editable . $(ADAPTED) \
+		pytest==9.2.0 pytest-timeout hypothesis && touch $(ENVS)/frameworks/.installed \
+		|| echo "uv could not install the frameworks; the adapters' tests are skipped."
 	@touch $@
 
 setup-autobahn: $(AUTOBAHN)/.tried

@@ -24,6 +24,11 @@ from mcpp.transient import decorators
 IMPORT_NAMES = {"openai-agents": "agents", "pydantic-ai": "pydantic_ai"}
 # Our modules with the most requirements in common with the frameworks.
 OURS = (
+    "mcpp_agents.a2a.joining.joined_agent",
+    "mcpp_agents.a2a.serving.server",
+    "mcpp_agents.adapters.langgraph_agent",
+    "mcpp_agents.adapters.openai_agent",
+    "mcpp_agents.adapters.pydantic_agent",
     "mcpp_agents.bridge.upstream",
     "mcpp_agents.mcp_server.server",
     "mcpp_agents.memory.serving.mcp_server",

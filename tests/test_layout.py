@@ -39,7 +39,7 @@ ENTRY_POINTS: dict[str, dict[str, str]] = {
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 NOT_MODULES = set(mcpp.__all__) - {"filters"}
 OWN_LOGGER = re.compile(r"logger|_silent|_\w+_logger")
-LOGGER_NAME = re.compile(r"'mcpp(\.[a-z_]+)+'")
+LOGGER_NAME = re.compile(r"'mcpp(\.[a-z0-9_]+)+'")
 
 SOURCES = [path for folder in PACKAGES.values() for path in sorted(folder.rglob("*.py"))]
 FOLDERS = sorted({path.parent for path in SOURCES})

@@ -30,7 +30,9 @@ DISTRIBUTION = "mcpp-pods"
 # Import names of what only extras and developers install; `import mcpp` works without them.
 EXTRAS = {
     *(
+        "a2a",
         "anthropic",
+        "httpx",
         "httpx2",
         "hypothesis",
         "jsonschema",
@@ -46,6 +48,8 @@ EXTRAS = {
 }
 # Command lines that need an extra, and the one they name when it is not installed.
 NEEDS_EXTRA = {
+    "a2a join": (["http://127.0.0.1:9"], "a2a"),
+    "a2a serve": (["parrot", "--http", "0"], "a2a"),
     "agent": (["--model", "openai:m", "--base-url", "http://127.0.0.1:9/v1"], "agent"),
     "bridge": (["odd", "--", "true"], "bridge"),
     "chat": ([], "chat"),

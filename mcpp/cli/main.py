@@ -55,6 +55,7 @@ COMMANDS: Final = {
     "chat": _Command("chat in a pod", "chat"),
     "bridge": _Command("connect an MCP server or a coding agent to a pod", "bridge"),
     "mcp": _Command("serve a pod to an MCP client", "mcp"),
+    "a2a": _Command("connect a pod with A2A agents and clients", "a2a"),
     "link": _Command("mirror chosen contexts between two pods"),
     "agent": _Command("run a model as a participant in a pod", "agent"),
     "prompt": _Command("show what a participant's model sees, or check what it saw"),

@@ -22,11 +22,9 @@ from mcpp import (
     Message,
     Pod,
     Refused,
-    TextStream,
     kinds,
 )
 from mcpp.agent.shares import Shares
-from mcpp.errors import TooLargeError
 from mcpp.outcomes import Usage
 from mcpp.prompts import EXPAND, Prompt
 from mcpp.protocol import rpc
@@ -46,6 +44,7 @@ from mcpp_agents.model.providers import (
 from mcpp_agents.model.tool_calls import ToolCaller
 from mcpp_agents.model.tracing import agent_span
 from mcpp_agents.recent_ids import RecentIds
+from mcpp_agents.replies import send_reply
 from mcpp_agents.toolbox import RemoteTool, Toolbox
 
 # Open questions, shared fairly by those who ask (P-43).
@@ -189,7 +188,7 @@ class ModelSession:
         try:
             with suppress(Refused):  # reply even if there is no room for our context
                 await progress.thinking.conclude(self._conclusion(text), **self._prompts.metadata)
-            await _send_reply(progress.out, text)
+            await send_reply(progress.out, text)
         except McppError as error:
             logger.warning("cannot send the answer to %s: %s", question.sender, error)
 
@@ -266,18 +265,3 @@ class ModelSession:
                 await progress.restart()
                 await progress.wait_for_retry(seconds)
         raise ProviderError("the model's API is still unavailable after several attempts")
-
-
-async def _send_reply(out: TextStream, text: str) -> None:
-    """Reply; a text that is too large for an envelope is cut, and marked as cut."""
-    shown = text
-    while True:
-        try:
-            await out.finish(shown)
-        except TooLargeError:
-            if not text:
-                raise
-            text = text[: len(text) // 2]
-            shown = f"{text} … (cut to fit into an envelope)"
-        else:
-            return

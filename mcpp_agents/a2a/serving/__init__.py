@@ -1,0 +1,1 @@
+"""Participants as A2A agents: cards, tasks from the pod's log, and the HTTP server."""
