@@ -67,6 +67,27 @@ def issuer_config(issuer: LoopbackIssuer, **options: str) -> str:
     return config_text() + "\n[pods.lab]\n" + issuer.config(**options)
 
 
+async def prompt_status(gateway: Gateway, token: str) -> int:
+    reader, writer = await asyncio.open_connection("localhost", gateway.port)
+    host = f"Host: localhost:{gateway.port}\r\nAuthorization: Bearer {token}\r\n"
+    writer.write(f"GET /prompt?viewer=ada HTTP/1.1\r\n{host}\r\n".encode())
+    line = await reader.readline()
+    writer.close()
+    return int(line.split()[1])
+
+
+@pytest.mark.rule("H-40", "F-19")
+async def test_prompts_are_shown_only_once_the_rights_of_a_token_are_known(
+    issuer: LoopbackIssuer,
+) -> None:
+    token = issuer.sign("ada", pod="demo")
+    async with asyncio.timeout(5 * BOUND), running(issuer_config(issuer)) as gateway:
+        assert await prompt_status(gateway, token) == 403
+        async with joined(gateway, token) as ada:
+            await receive(ada)
+            assert await prompt_status(gateway, token) == 200
+
+
 @pytest.mark.rule("S-01", "S-05")
 async def test_a_participant_is_admitted_by_its_token_within_the_issuers_template(
     issuer: LoopbackIssuer,
