@@ -8,7 +8,7 @@
 
 Each is acknowledged when a quorum has it. Pieces are read one at a time, so nothing of the client
 library's consumers is needed, and a range costs its own pieces only. A complete upload is announced
-to all gateways; one that was missed is found when the gateway connects again.
+to all gateways; one that was missed is found when the gateway is started again.
 """
 
 import asyncio
