@@ -62,7 +62,7 @@ class WorkingFolder:
         data = text.encode(errors="replace")
         if len(data) > self._max_bytes:
             raise FileRefusedError(f"the text has more than {self._max_bytes} bytes")
-        if any(part in _READ_ONLY for part in self._parts(path)):
+        if any(part.lower() in _READ_ONLY for part in self._parts(path)):
             raise FileRefusedError(f"{path} is not to be written by agents")
         with self._parent(path, creates=True) as (parent, name):
             mode = _mode_of(name, parent, path)
