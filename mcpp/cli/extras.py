@@ -17,7 +17,7 @@ from typing import Final
 from mcpp.cli.console import default_interrupt
 from mcpp.errors import McppError
 
-__all__ = ["MissingExtraError", "importing"]
+__all__ = ["MissingExtraError", "importing", "missing_extra"]
 
 DISTRIBUTION: Final = "mcpp-pods"
 

@@ -27,7 +27,7 @@ from mcpp.errors import LocalPodError, PodNotFoundError
 from mcpp.protocol.envelope import PARTICIPANT_PATTERN
 from mcpp.transports.token_sources import TokenSource, command_token, file_token
 
-__all__ = ["ANYTHING", "Address", "LocalPod", "create", "find", "locate", "person"]
+__all__ = ["ANYTHING", "Address", "LocalPod", "create", "find", "is_named", "locate", "person"]
 
 logger = logging.getLogger("mcpp.client")
 

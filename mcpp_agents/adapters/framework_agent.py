@@ -14,7 +14,7 @@ from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
 from mcpp.transient import cut
 from mcpp.transports.token_sources import TokenSource
-from mcpp_agents.adapters.turn import Talk, Turn
+from mcpp_agents.adapters.turn import FrameworkTurn, Talk
 from mcpp_agents.conversations import Conversations
 from mcpp_agents.replies import send_reply
 from mcpp_agents.toolbox import Toolbox
@@ -37,11 +37,11 @@ class FrameworkAgent(ABC):
 
     def __init__(self) -> None:
         self._talks = Conversations(lambda: Talk(new_id()))
-        self._turns: dict[str, Turn] = {}  # by question
+        self._turns: dict[str, FrameworkTurn] = {}  # by question
         self._toolbox: Toolbox | None = None
 
     @abstractmethod
-    async def run(self, turn: Turn) -> str:
+    async def run(self, turn: FrameworkTurn) -> str:
         """Run the agent on a question and return its answer."""
 
     async def join(
@@ -89,7 +89,9 @@ class FrameworkAgent(ABC):
         assert self._toolbox is not None
         thinking = question.child("reasoning", trigger=question.id, asked_by=question.sender)
         tools = await self._toolbox.list_tools()
-        turn = self._turns[question.id] = Turn(question, thinking, talk, list(tools.values()))
+        turn = self._turns[question.id] = FrameworkTurn(
+            question, thinking, talk, list(tools.values())
+        )
         try:
             async with thinking, background() as tasks:
                 tasks.start_soon(turn.stop_when_cancelled)

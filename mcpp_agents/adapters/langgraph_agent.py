@@ -10,7 +10,7 @@ from langgraph.types import Command
 
 from mcpp_agents.adapters.collapsing import CallMade, Part, ResultSeen, TextSaid, collapsed_texts
 from mcpp_agents.adapters.framework_agent import FrameworkAgent
-from mcpp_agents.adapters.turn import PodTool, Turn
+from mcpp_agents.adapters.turn import FrameworkTurn, PodTool
 
 
 class LangGraphAgent(FrameworkAgent):
@@ -20,7 +20,7 @@ class LangGraphAgent(FrameworkAgent):
         super().__init__()
         self._graph = graph
 
-    async def run(self, turn: Turn) -> str:
+    async def run(self, turn: FrameworkTurn) -> str:
         """Run the graph, with the history of the conversation.
 
         A graph with a checkpointer keeps the history itself. Without one it cannot be interrupted
@@ -69,12 +69,12 @@ def _tool(tool: PodTool) -> Any:
     )
 
 
-async def _write(turn: Turn, message: Any) -> None:
+async def _write(turn: FrameworkTurn, message: Any) -> None:
     if isinstance(message, AIMessageChunk):
         await turn.write(str(message.text))
 
 
-async def _tell(turn: Turn, update: Mapping[str, Any]) -> None:
+async def _tell(turn: FrameworkTurn, update: Mapping[str, Any]) -> None:
     """Tell the calls and results in what the nodes of a graph have added."""
     for change in update.values():
         for message in change.get("messages", ()) if isinstance(change, dict) else ():
@@ -85,7 +85,7 @@ async def _tell(turn: Turn, update: Mapping[str, Any]) -> None:
                 await turn.returned(message.name or "", str(message.text))
 
 
-async def _decide(turn: Turn, asked: Any) -> Any:
+async def _decide(turn: FrameworkTurn, asked: Any) -> Any:
     """Propose the calls for which LangChain's human-in-the-loop middleware has interrupted."""
     requests = asked.get("action_requests") if isinstance(asked, dict) else None
     if not isinstance(requests, list):

@@ -10,7 +10,7 @@ from agents.run_config import CallModelData, ModelInputData
 
 from mcpp_agents.adapters.collapsing import CallMade, Part, ResultSeen, TextSaid, collapsed_texts
 from mcpp_agents.adapters.framework_agent import FrameworkAgent
-from mcpp_agents.adapters.turn import PodTool, Turn
+from mcpp_agents.adapters.turn import FrameworkTurn, PodTool
 
 
 class OpenAIAgent(FrameworkAgent):
@@ -21,7 +21,7 @@ class OpenAIAgent(FrameworkAgent):
         self._agent = agent
         self._config = RunConfig() if run_config is None else run_config
 
-    async def run(self, turn: Turn) -> str:
+    async def run(self, turn: FrameworkTurn) -> str:
         """Run the agent, with the history of the conversation."""
         agent = self._agent.clone(
             tools=[*self._agent.tools, *(_tool(turn, each) for each in turn.tools)]
@@ -51,7 +51,7 @@ class OpenAIAgent(FrameworkAgent):
         return str(result.final_output)
 
 
-def _tool(turn: Turn, tool: PodTool) -> Any:
+def _tool(turn: FrameworkTurn, tool: PodTool) -> Any:
     async def invoke(context: Any, arguments: str) -> str:
         result = await tool.call(_arguments(arguments))
         turn.talk.mark(context.tool_call_id, result.to_json())
@@ -60,7 +60,7 @@ def _tool(turn: Turn, tool: PodTool) -> Any:
     return FunctionTool(tool.name, tool.description, tool.schema, invoke, strict_json_schema=False)
 
 
-async def _tell(turn: Turn, event: Any, names: dict[str, str]) -> None:
+async def _tell(turn: FrameworkTurn, event: Any, names: dict[str, str]) -> None:
     if event.type == "raw_response_event":
         if event.data.type == "response.output_text.delta":
             await turn.write(event.data.delta)

@@ -12,7 +12,7 @@ from pydantic_ai.toolsets import FunctionToolset
 
 from mcpp_agents.adapters.collapsing import CallMade, Part, ResultSeen, TextSaid, collapsed_texts
 from mcpp_agents.adapters.framework_agent import FrameworkAgent
-from mcpp_agents.adapters.turn import PodTool, Turn
+from mcpp_agents.adapters.turn import FrameworkTurn, PodTool
 
 
 class PydanticAgent(FrameworkAgent):
@@ -23,7 +23,7 @@ class PydanticAgent(FrameworkAgent):
         self._agent = agent
         self._deps = deps
 
-    async def run(self, turn: Turn) -> str:
+    async def run(self, turn: FrameworkTurn) -> str:
         """Run the agent, with the history of the conversation."""
         result = await self._agent.run(
             turn.text,
@@ -40,7 +40,7 @@ class PydanticAgent(FrameworkAgent):
         return str(result.output)
 
 
-def _tool(turn: Turn, tool: PodTool) -> Any:
+def _tool(turn: FrameworkTurn, tool: PodTool) -> Any:
     async def call(context: Any, **arguments: Any) -> str:
         result = await tool.call(arguments)
         turn.talk.mark(context.tool_call_id, result.to_json())
@@ -49,7 +49,7 @@ def _tool(turn: Turn, tool: PodTool) -> Any:
     return Tool.from_schema(call, tool.name, tool.description, tool.schema, takes_ctx=True)
 
 
-async def _follow(turn: Turn, context: Any, events: Any) -> None:
+async def _follow(turn: FrameworkTurn, context: Any, events: Any) -> None:
     async for event in events:
         match event:
             case wire.PartStartEvent(part=wire.TextPart(content=text)):
@@ -64,7 +64,9 @@ async def _follow(turn: Turn, context: Any, events: Any) -> None:
                 await turn.returned(part.tool_name or "", part.model_response_str())
 
 
-async def _approve(turn: Turn, context: Any, requests: DeferredToolRequests) -> DeferredToolResults:
+async def _approve(
+    turn: FrameworkTurn, context: Any, requests: DeferredToolRequests
+) -> DeferredToolResults:
     results = DeferredToolResults()
     for call in requests.approvals:
         approval = await turn.approve(call.tool_name, call.args_as_dict())

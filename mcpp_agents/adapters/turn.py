@@ -21,7 +21,7 @@ from mcpp import (
 from mcpp.transient import cut
 from mcpp_agents.toolbox import RemoteTool, withdraw_proposals
 
-__all__ = ["Approval", "PodTool", "Talk", "Turn"]
+__all__ = ["Approval", "FrameworkTurn", "PodTool", "Talk"]
 
 CALL_SECONDS: Final = 300.0
 APPROVAL_SECONDS: Final = 600.0
@@ -66,7 +66,7 @@ class Approval:
         self.finished.set()
 
 
-class Turn:
+class FrameworkTurn:
     """The work on one question. Owns the text that is shown, and the open approvals."""
 
     def __init__(

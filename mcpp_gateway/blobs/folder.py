@@ -34,28 +34,39 @@ class FolderStore:
     """Blobs below a folder; without one, below a temporary folder. Owns its threads."""
 
     def __init__(self, folder: Path | None) -> None:
-        self._temporary = None if folder else tempfile.TemporaryDirectory(prefix="mcpp-blobs-")
-        self._folder = Path(self._temporary.name) if self._temporary else Path(folder or "")
+        self._folder = folder
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs")
 
     async def load(self, pod: str) -> Sequence[StoredBlob]:
-        return await self.run(lambda: load_folder(self._folder / pod / BLOBS))
+        if self._folder is None:
+            return []
+        folder = self._blobs(pod)
+        return await self.run(lambda: load_folder(folder))
 
     async def begin(self, pod: str) -> "_FileWriter":
-        folder = self._folder / pod / BLOBS
+        folder = self._blobs(pod)
         return await self.run(lambda: _FileWriter(folder, self))
 
     async def open(self, pod: str, hash: str) -> "_FileReader":
-        path = self._folder / pod / BLOBS / hash
+        path = self._blobs(pod) / hash
         return await self.run(lambda: _FileReader(path, self))
 
     async def delete(self, pod: str, hash: str) -> None:
-        await self.run(lambda: delete_blobs(self._folder / pod / BLOBS, [hash]))
+        folder = self._blobs(pod)
+        await self.run(lambda: delete_blobs(folder, [hash]))
 
     async def close(self) -> None:
         self._threads.shutdown()
         if self._temporary is not None:
             self._temporary.cleanup()
+
+    def _blobs(self, pod: str) -> Path:
+        """Return the folder of a pod's blobs; the temporary one is made when it is needed first."""
+        if self._folder is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="mcpp-blobs-")
+            self._folder = Path(self._temporary.name)
+        return self._folder / pod / BLOBS
 
     async def run(self, function: Callable[[], T]) -> T:
         """Run a function that reads or writes files on another thread."""

@@ -46,10 +46,10 @@ class _Naming(msgspec.Struct):
     first: int
     last: int
     time: float  # of the last one
-    grants: dict[_Key, "_Grant"]  # in the order of their last naming
+    grants: dict[_Key, "_BlobGrant"]  # in the order of their last naming
 
 
-class _Grant(msgspec.Struct):
+class _BlobGrant(msgspec.Struct):
     """Equal namings of a blob: an entry without id, text and time, and where it is in the log."""
 
     entry: LogEntry
@@ -126,7 +126,7 @@ class BlobTable:
             self._named[hash] = naming
             grant = naming.grants.pop(key, None)
             if grant is None:
-                grant = _Grant(said, position, position, entry.time)
+                grant = _BlobGrant(said, position, position, entry.time)
                 self._grant_bytes += entry_bytes(said)
             grant.last, grant.time = position, entry.time
             naming.grants[key] = grant
@@ -142,7 +142,7 @@ class BlobTable:
             naming = self._named[each.hash] = _Naming(each.first, each.last, each.time, {})
             for grant in each.grants:
                 entry = grant.entry()
-                naming.grants[_key(entry)] = _Grant(entry, grant.first, grant.last, grant.time)
+                naming.grants[_key(entry)] = _BlobGrant(entry, grant.first, grant.last, grant.time)
                 self._grant_bytes += entry_bytes(entry)
 
     def snapshot(self) -> tuple[NamedState, ...]:

@@ -78,7 +78,7 @@ def is_blob(target: str) -> bool:
     return path == PATH or path.startswith(f"{PATH}/")
 
 
-def handle(gateway: "Gateway", request: HttpRequest, client: Client) -> "Denial | Exchange":
+def handle(gateway: "Gateway", request: HttpRequest, client: Client) -> "Denial | BlobExchange":
     """Check a request, and return what will answer it."""
     if gateway.draining:
         return Denial(503, "the gateway is shutting down; try again soon", retry_after_seconds=1)
@@ -112,7 +112,7 @@ def handle(gateway: "Gateway", request: HttpRequest, client: Client) -> "Denial 
     return Receipt(gateway.blobs, pod, participant, request, client, upload, body, hash)
 
 
-class Exchange:
+class BlobExchange:
     """A request and its answer, on its own task. Owns what has arrived and was not stored yet."""
 
     def __init__(
@@ -184,7 +184,7 @@ class Exchange:
         self._wake.clear()
 
 
-class Receipt(Exchange):
+class Receipt(BlobExchange):
     """An upload."""
 
     def __init__(
@@ -233,7 +233,7 @@ class Receipt(Exchange):
         await self._upload.abort()
 
 
-class Download(Exchange):
+class Download(BlobExchange):
     """A download, of the whole blob or of one range."""
 
     def __init__(

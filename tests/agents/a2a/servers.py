@@ -63,7 +63,7 @@ async def serving(make_app: Any) -> AsyncIterator[str]:
                 server.should_exit = True
 
 
-class ScriptedAgent(AgentExecutor):
+class ScriptedExecutor(AgentExecutor):
     """An agent that does what the first word of a message says."""
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ def card_of(url: str, versions: Sequence[str] = VERSIONS, *, streaming: bool = T
 
 @asynccontextmanager
 async def remote_agent(
-    agent: ScriptedAgent, version: str, *, streaming: bool = True
+    agent: ScriptedExecutor, version: str, *, streaming: bool = True
 ) -> AsyncIterator[str]:
     """Serve the scripted agent with the SDK, in one version of the protocol."""
 

@@ -9,19 +9,19 @@ import mcpp
 from mcpp.testing import MemoryPod
 from mcpp_agents.a2a.joining.joined_agent import JoinedAgent, name_of
 from mcpp_agents.a2a.joining.remote_agent import RemoteAgent
-from tests.agents.a2a.servers import VERSIONS, ScriptedAgent, remote_agent
+from tests.agents.a2a.servers import VERSIONS, ScriptedExecutor, remote_agent
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def remote() -> ScriptedAgent:
-    return ScriptedAgent()
+def remote() -> ScriptedExecutor:
+    return ScriptedExecutor()
 
 
 @asynccontextmanager
 async def joined(
-    pod: MemoryPod, remote: ScriptedAgent, version: str = "1.0", *, streaming: bool = True
+    pod: MemoryPod, remote: ScriptedExecutor, version: str = "1.0", *, streaming: bool = True
 ) -> AsyncIterator[mcpp.Pod]:
     """Bring the remote agent into a pod as `painter`; yield alice's view."""
     async with AsyncExitStack() as stack:
@@ -42,7 +42,7 @@ async def task_context(pod: mcpp.Pod) -> mcpp.ContextHistory:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_chat_is_a_message_and_the_answer_a_reply(
-    pod: MemoryPod, remote: ScriptedAgent, version: str
+    pod: MemoryPod, remote: ScriptedExecutor, version: str
 ) -> None:
     async with joined(pod, remote, version) as alice:
         reply = await alice.ask("painter", "hello there")
@@ -52,7 +52,7 @@ async def test_a_chat_is_a_message_and_the_answer_a_reply(
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_artifacts_are_heard_while_they_arrive_and_the_task_is_a_context(
-    pod: MemoryPod, remote: ScriptedAgent, version: str
+    pod: MemoryPod, remote: ScriptedExecutor, version: str
 ) -> None:
     async with joined(pod, remote, version) as alice:
 
@@ -72,7 +72,7 @@ async def test_artifacts_are_heard_while_they_arrive_and_the_task_is_a_context(
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_question_is_a_chat_and_the_next_chat_its_answer(
-    pod: MemoryPod, remote: ScriptedAgent, version: str
+    pod: MemoryPod, remote: ScriptedExecutor, version: str
 ) -> None:
     async with joined(pod, remote, version) as alice:
         question = await alice.ask("painter", "ask me")
@@ -86,7 +86,7 @@ async def test_a_question_is_a_chat_and_the_next_chat_its_answer(
 
 
 async def test_an_asker_that_answers_questions_is_asked_in_the_pod(
-    pod: MemoryPod, remote: ScriptedAgent
+    pod: MemoryPod, remote: ScriptedExecutor
 ) -> None:
     bob = mcpp.Participant("bob")
     asked: list[str] = []
@@ -102,7 +102,9 @@ async def test_an_asker_that_answers_questions_is_asked_in_the_pod(
         assert (reply.text, asked) == ("You said green.", ["Which colour?"])
 
 
-async def test_a_declined_question_cancels_the_task(pod: MemoryPod, remote: ScriptedAgent) -> None:
+async def test_a_declined_question_cancels_the_task(
+    pod: MemoryPod, remote: ScriptedExecutor
+) -> None:
     bob = mcpp.Participant("bob")
 
     @bob.method("elicitation/create")
@@ -132,7 +134,7 @@ async def test_a_declined_question_cancels_the_task(pod: MemoryPod, remote: Scri
 )
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_the_state_of_a_task_is_told_and_is_the_outcome_of_its_context(
-    pod: MemoryPod, remote: ScriptedAgent, text: str, reply: str, state: str, streaming: bool
+    pod: MemoryPod, remote: ScriptedExecutor, text: str, reply: str, state: str, streaming: bool
 ) -> None:
     async with joined(pod, remote, streaming=streaming) as alice:
         said = await alice.ask("painter", text)
@@ -142,7 +144,7 @@ async def test_the_state_of_a_task_is_told_and_is_the_outcome_of_its_context(
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_giving_up_a_question_cancels_the_remote_task(
-    pod: MemoryPod, remote: ScriptedAgent, version: str
+    pod: MemoryPod, remote: ScriptedExecutor, version: str
 ) -> None:
     async with joined(pod, remote, version) as alice:
         question = await alice.send("chat", "slow please", to="painter")
@@ -155,7 +157,7 @@ async def test_giving_up_a_question_cancels_the_remote_task(
         assert len(remote.cancelled) == 1
 
 
-async def test_skills_are_tools(pod: MemoryPod, remote: ScriptedAgent) -> None:
+async def test_skills_are_tools(pod: MemoryPod, remote: ScriptedExecutor) -> None:
     async with joined(pod, remote) as alice:
         card = await alice.cards.get("painter", wait_seconds=10)
         assert card is not None
@@ -170,7 +172,7 @@ async def test_skills_are_tools(pod: MemoryPod, remote: ScriptedAgent) -> None:
 
 
 async def test_a_question_about_a_tool_call_goes_to_the_pod(
-    pod: MemoryPod, remote: ScriptedAgent
+    pod: MemoryPod, remote: ScriptedExecutor
 ) -> None:
     person = mcpp.Participant("person")
 
@@ -184,7 +186,7 @@ async def test_a_question_about_a_tool_call_goes_to_the_pod(
 
 
 async def test_a_reply_to_an_answer_is_not_a_question(
-    pod: MemoryPod, remote: ScriptedAgent
+    pod: MemoryPod, remote: ScriptedExecutor
 ) -> None:
     async with joined(pod, remote) as alice:
         answer = await alice.ask("painter", "hello")
@@ -194,7 +196,7 @@ async def test_a_reply_to_an_answer_is_not_a_question(
         assert texts == ["hello", "hello again"]
 
 
-async def test_an_agent_that_went_away_is_told(pod: MemoryPod, remote: ScriptedAgent) -> None:
+async def test_an_agent_that_went_away_is_told(pod: MemoryPod, remote: ScriptedExecutor) -> None:
     async with remote_agent(remote, "1.0") as url:
         opened = RemoteAgent.open(url)
         agent = await opened.__aenter__()

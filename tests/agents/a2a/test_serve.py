@@ -23,7 +23,7 @@ from mcpp_agents.a2a.joining.joined_agent import JoinedAgent
 from mcpp_agents.a2a.joining.remote_agent import RemoteAgent
 from tests.agents.a2a.servers import (
     VERSIONS,
-    ScriptedAgent,
+    ScriptedExecutor,
     asking,
     client_of,
     events_of,
@@ -420,7 +420,7 @@ async def test_only_tasks_of_this_participant_can_be_read(sockets: SocketPod) ->
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_chain_of_client_pod_and_remote_agent(sockets: SocketPod, version: str) -> None:
-    remote = ScriptedAgent()
+    remote = ScriptedExecutor()
     remote.go_on.set()
     async with AsyncExitStack() as stack:
         enter: Any = stack.enter_async_context
