@@ -136,7 +136,9 @@ class Gateway:
         self.port = self._listener.port
         if self.cluster is not None:
             self.cluster.address = f"{self.config.gateway.host}:{self.port}"
-        self.admission = AdmissionControl(self.config, self.port, self._sessions, self.tokens)
+        self.admission = AdmissionControl(
+            self.config, self.port, self._sessions, self.tokens, self.pods
+        )
         if self.config.gateway.mcp:
             self.mcp = McpService(await self._listener.local_url())
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._run_housekeeping)
@@ -166,12 +168,7 @@ class Gateway:
     def _check_pod(self, admission: Admission) -> Admission | Denial:
         """Return the admission, or why the pod has no room for it."""
         now = self.hub.clock()
-        pod, participant, grant = self.pods[admission.pod], admission.participant, admission.grant
-        if grant is not None:
-            if pod.members.is_configured(participant):
-                return Denial(403, "the participant is configured with another token")
-            if pod.members.owner(participant) not in (None, grant.issuer):
-                return Denial(403, "the participant belongs to another issuer")
+        pod, participant = self.pods[admission.pod], admission.participant
         if not pod.can_join(participant):
             reason = _NO_SPACE if self.cluster is None else _OUT_OF_REACH
             return Denial(503, reason, retry_after_seconds=5)

@@ -15,6 +15,8 @@ from mcpp.filters import Filter, everything
 from mcpp.filters import parse as parse_filter
 from mcpp.protocol.capabilities import Capabilities
 from mcpp.protocol.globs import compile_glob
+from mcpp_gateway.config.checks import check_participant_limits
+from mcpp_gateway.config.errors import BadKeyError
 from mcpp_gateway.config.participants import id_mistake
 from mcpp_gateway.core.limits import NO_LIMITS, ParticipantLimits
 from mcpp_gateway.core.sessions import ParticipantSettings
@@ -60,8 +62,8 @@ class Grant:
     admin: bool = False
 
 
-class _Rights(msgspec.Struct, frozen=True):
-    """The namespaced claim. Unknown members are ignored, as everywhere in a token."""
+class _Rights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The namespaced claim. A member that is not understood may be a limit, so it is refused."""
 
     pod: str | list[str] | None = None
     capabilities: list[dict[str, Any]] | None = None
@@ -115,7 +117,7 @@ def read_grant(
         limits=template.limits,
         at_most=rights.limits,
     )
-    stated = claims.get("pod", rights.pod)
+    stated = rights.pod if claims.get("pod") is None else claims["pod"]
     allowed = tuple(pod for pod in pods if template.allows_pod(pod) and _names(stated, pod))
     token_id = claims.get("jti")
     return Grant(
@@ -156,9 +158,13 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
 
 def _rights(value: Any, namespace: str) -> _Rights:
     try:
-        return msgspec.convert(value, _Rights)
+        rights = msgspec.convert(value, _Rights)
+        check_participant_limits(rights.limits, "limits")
     except msgspec.ValidationError as error:
         raise ClaimError(f"the claim {namespace!r} is not valid: {error}") from None
+    except BadKeyError as error:
+        raise ClaimError(f"the claim {namespace!r}: {error.key} {error.reason}") from None
+    return rights
 
 
 def _capabilities(rights: _Rights, template: Template) -> Capabilities:

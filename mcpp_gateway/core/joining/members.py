@@ -67,6 +67,14 @@ class Members:
         granted = self._granted.get(participant)
         return None if granted is None else granted.issuer
 
+    def grant_refusal(self, participant: str, issuer: str) -> str | None:
+        """Return why an issuer's token may not stand for a participant; None if it may (S-04)."""
+        if self.is_configured(participant):
+            return "the participant is configured with another token"
+        if self.owner(participant) not in (None, issuer):
+            return "the participant belongs to another issuer"
+        return None
+
     def known(self) -> Sequence[str]:
         """Return the ids of all participants that are configured or have signed tokens."""
         return tuple(self._settings)

@@ -21,6 +21,7 @@ from mcpp_gateway.tokens.claims import Grant
 from mcpp_gateway.tokens.verdicts import BadToken, Unverifiable
 
 if TYPE_CHECKING:
+    from mcpp_gateway.core.pod import PodCore
     from mcpp_gateway.tokens.service import TokenService
 
 SUBPROTOCOL: Final = "mcpp.v0.1"
@@ -89,10 +90,13 @@ class AdmissionControl:
         port: int,
         sessions: SessionTokens | None = None,
         tokens: "TokenService | None" = None,
+        pods: "Mapping[str, PodCore] | None" = None,
     ) -> None:
+        """`pods` tell whose a participant's name is; signed tokens need them."""
         self.invitations = Invitations()
         self.tokens = tokens
         self._sessions = sessions
+        self._pods = pods or {}
         self._throttle = Throttle()
         self._port = port
         self.reconfigure(config)
@@ -121,7 +125,7 @@ class AdmissionControl:
             return holder
         try:
             options = dict(_single(parse_qsl(query, keep_blank_values=True, max_num_fields=16)))
-            pod = holder.pod(options.get("pod"))
+            pod = self._pod(holder, options.get("pod"))
             if isinstance(pod, Denial):
                 return pod
             filter = parse(options["filter"]) if "filter" in options else everything
@@ -234,8 +238,16 @@ class AdmissionControl:
             return Denial(503, _KEYS_MISSING, retry_after_seconds=1)
         if isinstance(holder, Denial):
             return holder
-        found = holder.pod(pod)
+        found = self._pod(holder, pod)
         return found if isinstance(found, Denial) else (found, holder.participant)
+
+    def _pod(self, holder: _Holder, wanted: str | None) -> str | Denial:
+        """Return the pod that a request is about, if its holder may use its name there (S-04)."""
+        found, grant = holder.pod(wanted), holder.grant
+        if isinstance(found, Denial) or grant is None:
+            return found
+        refusal = self._pods[found].members.grant_refusal(holder.participant, grant.issuer)
+        return found if refusal is None else Denial(403, refusal)
 
     def _authenticate(
         self, headers: Headers, address: str, now: float, waited: Waiting | None = None

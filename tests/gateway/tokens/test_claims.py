@@ -133,6 +133,11 @@ def test_a_token_is_for_the_pods_that_it_and_its_issuer_name(
     assert grant(Template(pods=allowed), **({} if pod is None else {"pod": pod})).pods == found
 
 
+@pytest.mark.rule("S-06")
+def test_a_pod_of_null_is_none_at_all() -> None:
+    assert grant(pod=None, mcpp={"pod": "lab"}).pods == ("lab",)
+
+
 @pytest.mark.rule("S-07")
 @pytest.mark.parametrize(
     ("claims", "reason"),
@@ -173,6 +178,12 @@ def test_an_issuer_names_only_the_participants_that_it_may() -> None:
         {"hears": {"nonsense": 1}},
         {"limits": {"burst": "many"}},
         {"limits": {"history_bytes": 1}},
+        {"limits": {"messages_per_second": -1}},
+        {"limits": {"messages_per_second": 1e-320}},
+        {"limits": {"messages_per_second": math.nan}},
+        {"limits": {"messages_per_second": 10**400}},
+        {"limits": {"burst": 0}},
+        {"capabilites": [{"kind": "chat"}]},
         {"multiple": "yes"},
         "everything",
         [],

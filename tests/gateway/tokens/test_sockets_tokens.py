@@ -68,9 +68,14 @@ def issuer_config(issuer: LoopbackIssuer, **options: str) -> str:
 
 
 async def prompt_status(gateway: Gateway, token: str) -> int:
+    return await http_status(gateway, token, "GET /prompt?viewer=ada")
+
+
+async def http_status(gateway: Gateway, token: str, request_line: str) -> int:
     reader, writer = await asyncio.open_connection("localhost", gateway.port)
     host = f"Host: localhost:{gateway.port}\r\nAuthorization: Bearer {token}\r\n"
-    writer.write(f"GET /prompt?viewer=ada HTTP/1.1\r\n{host}\r\n".encode())
+    length = "Content-Length: 0\r\n" if request_line.startswith("POST") else ""
+    writer.write(f"{request_line} HTTP/1.1\r\n{host}{length}\r\n".encode())
     line = await reader.readline()
     writer.close()
     return int(line.split()[1])
@@ -125,6 +130,23 @@ async def test_a_name_that_is_in_use_is_refused(issuer: LoopbackIssuer) -> None:
             async with joined(gateway, issuer.sign("ada")):
                 assert await status(gateway, other.sign("ada", iss="https://other")) == 403
             assert await status(gateway, other.sign("eve", iss="https://other")) == 101
+
+
+@pytest.mark.rule("S-04")
+@pytest.mark.parametrize(
+    "request_line",
+    ["GET /session", "GET /prompt?viewer=alice", "POST /mcp", "POST /blob?pod=demo"],
+)
+async def test_no_path_lets_a_token_stand_for_the_participant_of_another(
+    issuer: LoopbackIssuer, request_line: str
+) -> None:
+    with LoopbackIssuer().serving() as other:
+        text = config_text() + issuer.config() + other.config("partner", 'issuer = "https://other"')
+        async with asyncio.timeout(3 * BOUND), running(text) as gateway:
+            for name in ("alice", "ada"):  # configured; of the other issuer
+                async with joined(gateway, other.sign("ada", iss="https://other")) as ada:
+                    await receive(ada)
+                    assert await http_status(gateway, issuer.sign(name), request_line) == 403
 
 
 @pytest.mark.rule("G-04")
