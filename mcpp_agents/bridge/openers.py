@@ -16,6 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcpp import McppError
 from mcpp_agents.bridge.server_process import server_environment
 from mcpp_agents.bridge.stdio import stdio_streams
+from mcpp_agents.lines import MAX_LINE_BYTES
 
 Open = Callable[[], AbstractAsyncContextManager[Any]]
 
@@ -96,7 +97,9 @@ class _HttpServer:
             return
         async with (
             self._client(event_hooks={"response": [self._record]}) as client,
-            streamable_http_client(self.url, http_client=client) as streams,
+            streamable_http_client(
+                self.url, http_client=client, max_sse_event_size=MAX_LINE_BYTES
+            ) as streams,
         ):
             yield streams
 

@@ -1,8 +1,8 @@
 """The link: reads one pod and writes the other, in both directions.
 
 The target's log is its only state. On a start it reads there what it mirrored last, and goes on in
-the source behind that. Envelopes are sent without waiting for each echo, so some of the last ones
-may be missing while later ones are there: these are compared one by one.
+the source behind that. Each envelope is sent when the one before it has been echoed: so what the
+target's log holds is complete up to its last one.
 """
 
 import logging
@@ -13,22 +13,20 @@ from typing import Final
 
 import anyio
 
-from mcpp import EncodeError, Gap, McppError, Options, Pod, Refused, connect
+from mcpp import EncodeError, Envelope, Gap, McppError, Options, Pod, Refused, connect
 from mcpp.client.local_pod import Address
+from mcpp.errors import TooLargeError
 from mcpp.filters import Filter, sender
-from mcpp_agents.link.mirror import TEXTS, LinkedPod, Mirror
+from mcpp_agents.link.mirror import PREFIX, TEXTS, LinkedPod, Mirror
 from mcpp_agents.link.origin import MirrorOrigin, Reference
 
 logger = logging.getLogger("mcpp.link")
 
-# Envelopes under way at once, and how many of the last ones are compared after a start.
-_UNDER_WAY: Final = 256
-_COMPARED: Final = 2 * _UNDER_WAY
+# Read of the target's log at a start: those mirrored last, to know them when they are answered.
+_KNOWN: Final = 512
 # What a rate limit refuses is sent again for this long: nothing is to be left out.
 _PATIENCE_SECONDS: Final = 7 * 86400.0
-_OPTIONS: Final = Options(
-    keep_trying=True, unechoed_messages=_UNDER_WAY, rate_limit_seconds=_PATIENCE_SECONDS
-)
+_OPTIONS: Final = Options(keep_trying=True, rate_limit_seconds=_PATIENCE_SECONDS)
 
 
 class PodLinkError(McppError):
@@ -100,7 +98,7 @@ async def _joined(address: Address, start: _Start) -> AsyncIterator[Pod]:
 async def _find_start(source: Pod, target: Pod, name: str, since: str | None) -> _Start:
     """Find where mirroring goes on, from what the target's log holds of the source."""
     found: dict[str, str] = {}  # the newest first
-    async for message in target.history(sender(target.me), order="newest", limit=_COMPARED):
+    async for message in target.history(sender(target.me), order="newest", limit=_KNOWN):
         origin = MirrorOrigin.of(message.envelope)
         if origin is not None and origin.path[-1].pod == name:
             found[origin.path[-1].id] = origin.sender
@@ -128,9 +126,22 @@ async def _run(mirror: Mirror, start: _Start, source: Pod, target: Pod | None) -
         except EncodeError as error:
             logger.warning("%s of %s is not mirrored: %s", envelope.id, source.name, error)
             continue
-        if mirrored is None or target is None or envelope.id in start.mirrored:
-            continue
-        await target.send_envelope(mirrored, wait=False)
+        if mirrored is not None and target is not None and envelope.id not in start.mirrored:
+            await _send(mirrored, target)
+
+
+async def _send(mirrored: Envelope, target: Pod) -> None:
+    """Send a mirrored envelope. What the target refuses is reported, and the link goes on."""
+    try:
+        await target.send_envelope(mirrored)
+    except Refused as error:
+        if error.code != "loop_suspected" or mirrored.kind.startswith(PREFIX):
+            logger.warning("%s is not mirrored to %s: %s", mirrored.id, target.name, error)
+            return
+        # A person may have spoken in the source, but none did here: agents are not to answer it.
+        await _send(mirrored.__replace__(kind=f"{PREFIX}{mirrored.kind}"), target)
+    except TooLargeError as error:
+        logger.warning("%s is not mirrored to %s: %s", mirrored.id, target.name, error)
 
 
 def _report_gap(gap: Gap) -> None:

@@ -5,6 +5,8 @@ target's gateway recognises a repetition.
 
 - An envelope that was mirrored is not mirrored again, except one of a link that is to be continued,
   and that not into a pod that it has been in. So no envelope goes round.
+- Besides what the filter passes, only what continues something of the target goes there: what the
+  mirror of the other direction knows, or what is in or below a context that the link created.
 - Only texts are mirrored as they are. A request, a proposal or a claim would make participants of
   the target act for the link: its kind becomes `link/KIND`, which no participant acts on.
 """
@@ -55,7 +57,8 @@ class Mirror:
     through: frozenset[str] = frozenset()
     reverse: "Mirror | None" = None  # of the other direction
     _contexts: ContextTracker = field(default_factory=ContextTracker)
-    _senders: dict[str, str] = field(default_factory=dict)  # of what was mirrored lately, by id
+    # What was mirrored lately, by its id in the target: its id in the source, and its sender.
+    _mirrored: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def learn(self, contexts: Iterable[ContextInfo]) -> None:
         """Begin with the contexts that the source's welcome lists."""
@@ -88,15 +91,15 @@ class Mirror:
             extra={"origin": origin.to_json()},
         )
 
-    def remember(self, id: str, sender: str) -> None:
-        """Note that an envelope of the source is in the target, and who sent it."""
-        self._senders[id] = sender
-        if len(self._senders) > _MAX_REMEMBERED:
-            del self._senders[next(iter(self._senders))]
+    def remember(self, id: str, sender: str = "") -> None:
+        """Note that an envelope, with its sender, or a context of the source is in the target."""
+        self._mirrored[mirrored_id(Reference(self.source.pod, id))] = id, sender
+        if len(self._mirrored) > _MAX_REMEMBERED:
+            del self._mirrored[next(iter(self._mirrored))]
 
-    def sender_of(self, id: str) -> str | None:
-        """Return who sent an envelope of the source that was mirrored lately."""
-        return self._senders.get(id)
+    def original(self, id: str) -> tuple[str, str] | None:
+        """Return the id in the source, and the sender, of what was mirrored lately."""
+        return self._mirrored.get(id)
 
     def _origin(self, envelope: Envelope) -> MirrorOrigin | None:
         """Return the origin to state, or None for what must not be mirrored again."""
@@ -111,7 +114,7 @@ class Mirror:
     def _is_wanted(self, envelope: Envelope, lineage: Lineage | None) -> bool:
         if self.filter is not None and self.filter.matches(envelope, lineage):
             return True
-        if envelope.correlation_id is not None and self._returned(envelope.correlation_id):
+        if envelope.correlation_id is not None and self._known(envelope.correlation_id):
             return True
         return lineage is not None and any(map(self._own, (lineage.id, *lineage.ancestors)))
 
@@ -124,8 +127,17 @@ class Mirror:
             is_as_is = is_as_is and info is not None and info.creator == envelope.sender
         return envelope.kind if is_as_is else f"{PREFIX}{envelope.kind}"
 
+    def _known(self, id: str) -> tuple[str, str] | None:
+        """Return id and sender in the target of what was mirrored from it lately."""
+        reference = Reference.parse(id)
+        if reference is not None:
+            id = mirrored_id(reference)
+        return None if self.reverse is None else self.reverse.original(id)
+
     def _returned(self, id: str) -> str | None:
         """Return the id in the target of what came from there, None for anything else."""
+        if known := self._known(id):
+            return known[0]
         reference = Reference.parse(id)
         if reference is not None:
             return reference.id if reference.pod == self.target.pod else None
@@ -133,14 +145,14 @@ class Mirror:
         return id.removeprefix(prefix) if id.startswith(prefix) else None
 
     def _own(self, id: str) -> str | None:
-        """Return the id in the target of a context that came from there, None for any other.
+        """Return the id in the target of a context that was mirrored from there, or None.
 
         Any participant may use such an id: those of the link are the ones that it created.
         """
+        if Reference.parse(id) is not None:
+            return self._returned(id) if self._known(id) else None
         info = self._contexts.contexts.get(id)
-        if Reference.parse(id) is None and (info is None or info.creator != self.source.me):
-            return None
-        return self._returned(id)
+        return self._returned(id) if info is not None and info.creator == self.source.me else None
 
     def _correlation(self, id: str | None) -> str | None:
         if id is None:
@@ -150,7 +162,7 @@ class Mirror:
         if Reference.parse(id) is not None:
             return id
         reference = Reference(self.source.pod, id)
-        is_known = id in self._senders or id in self._contexts.contexts
+        is_known = mirrored_id(reference) in self._mirrored
         return mirrored_id(reference) if is_known else str(reference)
 
     def _context(self, envelope: Envelope) -> Context | None:
@@ -160,6 +172,7 @@ class Mirror:
         if own := self._own(context.id):
             return Context(id=own)
         info = self._contexts.contexts.get(context.id) or ContextInfo(id=context.id)
+        self.remember(context.id)
         found = Context(
             id=mirrored_id(Reference(self.source.pod, context.id)),
             type=info.type,
@@ -174,7 +187,10 @@ class Mirror:
     def _parent(self, id: str) -> str:
         if own := self._own(id):
             return own
-        return id if Reference.parse(id) else mirrored_id(Reference(self.source.pod, id))
+        reference = Reference.parse(id)
+        if reference is not None:
+            return reference.id if reference.pod == self.target.pod else id
+        return mirrored_id(Reference(self.source.pod, id))
 
     def _addressees(self, envelope: Envelope) -> list[str] | None:
         """Return whom an envelope addresses in the target: `NAME@POD`, or whom it answers.
@@ -185,11 +201,11 @@ class Mirror:
         if not envelope.to:
             return None
         suffix = f"@{self.target.pod}"
-        names = [name.removesuffix(suffix) for name in envelope.to if name.endswith(suffix)]
-        answered = self._returned(envelope.correlation_id or "")
-        if self.source.me in envelope.to and answered and self.reverse is not None:
-            author = self.reverse.sender_of(answered)
-            names += [] if author is None else [author]
+        names = [name[: -len(suffix)] for name in envelope.to if name.endswith(suffix)]
+        answered = self._known(envelope.correlation_id or "")
+        if self.source.me in envelope.to and answered is not None:
+            names.append(answered[1])
+        names = [name for name in names if name]
         if names or self.source.me in envelope.to:
             return names or None
         return [self.target.me]

@@ -125,6 +125,9 @@ class _Guard:
         if self._token is None and not _is_local(headers.get(b"host", b"")):
             # Against pages of other sites that reach this machine by a name of theirs.
             await _refuse(send, 421, "this server is for this machine only")
+        elif self._token is None and b"origin" in headers:
+            # A page of any site can send simple requests to this machine.
+            await _refuse(send, 403, "pages are served only with a token")
         elif self._token is not None and not (is_card or self._knows(headers)):
             await _refuse(send, 401, "send the token: Authorization: Bearer TOKEN")
         else:

@@ -93,4 +93,4 @@ class McpService:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-c", program, stdin=asyncio.subprocess.PIPE, start_new_session=True
             )
-            logger.info("serving MCP clients", extra={"process": self._process.pid})
+            logger.info("serving MCP clients", extra={"pid": self._process.pid})

@@ -224,6 +224,10 @@ async def test_without_a_token_only_names_of_this_machine_are_served(url: str) -
         for host in ("evil.example", "127.0.0.1.evil.example", "evil.example:80", ""):
             answer = await http.post(f"{url}/parrot", json={}, headers={"Host": host})
             assert answer.status_code in (400, 421)
+        # What a page of any site may send without being asked: a simple request.
+        page = {"Origin": "https://evil.example", "Content-Type": "text/plain"}
+        answer = await http.post(f"{url}/parrot", content="{}", headers=page)
+        assert answer.status_code == 403
         answer = await http.get(
             f"{url}/.well-known/agent-card.json", headers={"Host": "localhost:1"}
         )

@@ -146,6 +146,25 @@ async def test_a_link_in_both_directions_doubles_nothing(tmp_path: Path) -> None
         assert (await from_link(bob)).text == "end"
 
 
+@pytest.mark.rule("P-92", "P-94")
+async def test_what_the_target_refuses_does_not_end_a_link(tmp_path: Path) -> None:
+    text = config_text({"ada": "", "bob": "", "carol": "person = true", "link": ""}, **FREE)
+    limited = text.replace("pods.demo.", "pods.ops.").replace("[limits]", "[limits]\nmax_hops = 2")
+    async with (
+        running(text.replace("pods.demo.", "pods.sales.")) as sales,
+        running(limited) as ops,
+        join(sales, "sales", "ada") as ada,
+        join(ops, "ops", "bob") as bob,
+        linked(sales, ops, "--all"),
+    ):
+        limit = int(str(ada.limits["max_message_bytes"]))
+        await ada.send("chat", "x" * (limit - 300))  # it has an origin there, and a longer id
+        for number in range(4):
+            await ada.send("chat", str(number))
+        kinds = [(await from_link(bob)).envelope.kind for _ in range(4)]
+        assert kinds == ["chat", "chat", "link/chat", "link/chat"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

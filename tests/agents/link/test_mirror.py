@@ -125,6 +125,38 @@ def test_an_answer_returns_to_who_asked_in_the_context_that_it_came_from() -> No
 
 
 @pytest.mark.rule("P-93")
+def test_only_answers_to_what_was_mirrored_pass_without_a_filter() -> None:
+    there, back = mirror(filter=filters.parse({"type": "task"})), Mirror(OPS, SALES)
+    back.reverse, there.reverse = there, back
+    for id in ("sales~unknown", "mcpp://sales/unknown"):
+        for forged in (
+            mcpp.new_envelope("chat", {}, sender="eve", correlation_id=id, to="ada@sales"),
+            mcpp.new_envelope("chat", {}, sender="eve", context=mcpp.new_context(parent=id)),
+        ):
+            assert back.translate(forged) is None
+    there.translate(chat(id="ops~bait"))
+    assert there.translate(chat(correlation_id="ops~bait")) is None
+
+
+@pytest.mark.rule("P-93", "P-90")
+def test_answers_to_long_ids_come_back_to_the_original() -> None:
+    there, back = mirror(), Mirror(OPS, SALES)
+    back.reverse = there
+    asked = chat(id="m" * 128, context=mcpp.new_context("task", id="c" * 128))
+    mirrored = there.translate(asked)
+    assert mirrored is not None
+    assert mirrored.context is not None
+    back.translate(mirrored)
+    answer = mcpp.new_envelope(
+        "chat", {}, sender="bob", correlation_id=mirrored.id, context=mirrored.context.id
+    )
+    found = back.translate(answer)
+    assert found is not None
+    assert found.context is not None
+    assert (found.correlation_id, found.context.id) == (asked.id, "c" * 128)
+
+
+@pytest.mark.rule("P-93")
 def test_a_context_that_only_looks_mirrored_leads_nowhere() -> None:
     back = Mirror(OPS, SALES)
     forged = mcpp.new_envelope("chat", {}, sender="eve", context=mcpp.new_context(id="sales~t1"))

@@ -1,5 +1,6 @@
 """The gateway's `/mcp`: streamable HTTP for the official MCP client and for hostile requests."""
 
+import logging
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -157,8 +158,9 @@ async def test_a_participant_that_is_absent_is_not_found(sockets: SocketPod) -> 
 
 @pytest.mark.rule("G-70")
 async def test_the_process_ends_with_the_gateway_and_is_started_again_if_it_dies(
-    sockets: SocketPod,
+    sockets: SocketPod, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "mcpp.gateway")  # as the command does
     sockets.add("ide")
     for _ in range(2):
         async with client_of(sockets, "ide") as client:
