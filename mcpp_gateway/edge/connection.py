@@ -100,7 +100,7 @@ class ServerConnection(asyncio.Protocol):
         self._request_head = b""
         self._answering: asyncio.Task[Response | Denial | Admission] | None = None
         self._relay: Relay | None = None
-        self._exchange: blobs.Exchange | None = None
+        self._exchange: blobs.BlobExchange | None = None
         self._reading = True
         self._reading_paused = False
         self._awaits_large_text = False

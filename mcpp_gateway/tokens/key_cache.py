@@ -43,7 +43,7 @@ class KeyCache:
         self._keys: Sequence[VerifyingKey] = ()
         self._read_at = float("-inf")
         self._tried_at = float("-inf")
-        self.refreshing: asyncio.Future[None] | None = None
+        self.refreshing: asyncio.Future[bool] | None = None
 
     def load(self) -> None:
         """Read the keys in place, before the gateway serves. Raises KeySetError."""
@@ -80,8 +80,8 @@ class KeyCache:
         if self._renews and self._clock() >= due:
             self.refresh()
 
-    def refresh(self) -> "asyncio.Future[None]":
-        """Read the keys anew in a thread; the future is done when that has succeeded or failed."""
+    def refresh(self) -> "asyncio.Future[bool]":
+        """Read the keys anew in a thread; the future tells whether they could be read."""
         if self.refreshing is None:
             self._tried_at = self._clock()
             self.refreshing = self._loop.create_future()
@@ -107,7 +107,7 @@ class KeyCache:
             logger.warning("keys of an issuer cannot be read", extra=facts)
         done, self.refreshing = self.refreshing, None
         if done is not None and not done.done():
-            done.set_result(None)
+            done.set_result(keys is not None)
 
     def _store(self, keys: Sequence[VerifyingKey]) -> None:
         self._keys = keys

@@ -11,10 +11,9 @@ from mcpp_gateway.tokens.claims import Grant
 class Unverifiable:
     """The key of a token is not known, but may be after a refresh, or after a while."""
 
-    refresh: "asyncio.Future[None] | None"
+    refresh: "asyncio.Future[bool] | None"
     is_new: bool  # whether the refresh began for this token: afterwards the answer is final
     retry_seconds: float
-    is_stale: bool = False  # whether no key of the issuer can be used
 
 
 @dataclass(frozen=True, slots=True)

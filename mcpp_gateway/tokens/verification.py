@@ -92,7 +92,7 @@ def _unverifiable(issuer: Issuer, may_refresh: bool) -> Unverifiable | None:
     refresh = None
     if may_refresh:
         refresh = keys.refreshing or (None if wait else keys.refresh())
-    return Unverifiable(refresh, not wait, max(1.0, wait), keys.is_stale)
+    return Unverifiable(refresh, not wait, max(1.0, wait))
 
 
 def _verify(token: str, key: Any, algorithm: str, issuer: Issuer) -> Mapping[str, Any] | None:

@@ -49,8 +49,13 @@ class Admission:
 class Waiting:
     """The keys of a token's issuer are being read; the request is decided on afterwards."""
 
-    refresh: "asyncio.Future[None]"
-    is_final: bool  # whether an unknown key is a wrong one then
+    refresh: "asyncio.Future[bool]"
+    is_final: bool  # whether an unknown key is a wrong one then, if they could be read
+
+    @property
+    def has_settled(self) -> bool:
+        """Whether the keys were read, and a key that is still unknown is a wrong one."""
+        return self.is_final and self.refresh.done() and self.refresh.result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +292,7 @@ class AdmissionControl:
     def _postpone(self, verdict: Unverifiable, waited: Waiting | None) -> Denial | Waiting | None:
         if verdict.refresh is not None:
             return Waiting(verdict.refresh, verdict.is_new)
-        if waited is not None and waited.is_final and not verdict.is_stale:
+        if waited is not None and waited.has_settled:
             return None  # its issuer does not know the key either
         return Denial(503, _KEYS_MISSING, retry_after_seconds=verdict.retry_seconds)
 

@@ -214,6 +214,25 @@ async def test_a_key_server_in_trouble_delays_its_own_tokens_only(
         silent.close()
 
 
+@pytest.mark.rule("S-08", "S-13")
+async def test_a_new_key_is_no_guess_while_the_key_server_is_down(
+    issuer: LoopbackIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_cache, "REFRESH_SECONDS", 0.0)
+    async with asyncio.timeout(3 * BOUND), running(issuer_config(issuer)) as gateway:
+        assert await status(gateway, issuer.sign("ada")) == 101
+        issuer.rotate("second")
+        issuer.status = 500
+        assert await status(gateway, issuer.sign("ada")) == 503
+        assert gateway.admission.failures.get(401, 0) == 0
+        issuer.status = 200
+        assert await status(gateway, issuer.sign("ada")) == 101
+        issuer.rotate("third")
+        unknown = issuer.sign("ada")
+        del issuer.keys["third"]
+        assert await status(gateway, unknown) == 401
+
+
 @pytest.mark.rule("S-09")
 async def test_connections_end_when_the_token_expires_and_come_back_with_the_next(
     issuer: LoopbackIssuer,
