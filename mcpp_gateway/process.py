@@ -39,6 +39,7 @@ async def serve(
     if config.log.kind == "file":
         # The thread that writes the log gets its turn sooner: 10 % more throughput.
         sys.setswitchinterval(0.0005)
+    _check_keys(config)  # while a process that this one replaces can still go on
     if wait_for_predecessor():
         config = reload()  # it may have changed while the other process stopped
     gateway = create(config, loop, session_key)
@@ -93,6 +94,14 @@ def allow_many_connections() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _check_keys(config: Config) -> None:
+    if config.admits_signed:
+        with suppress(ModuleNotFoundError):  # the gateway says what to install
+            from mcpp_gateway.tokens.service import check_keys
+
+            check_keys(config)
 
 
 def _has_terminal() -> bool:

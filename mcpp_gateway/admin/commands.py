@@ -90,7 +90,9 @@ def _body(arguments: argparse.Namespace) -> dict[str, Any]:
 def _text(found: Any) -> str:
     """Return an answer as a table, or as one line for each of its members."""
     if isinstance(found, dict):
-        return "\n".join(f"{name:24}{log_format.escape(value)}" for name, value in found.items())
+        width = max([24, *(len(name) + 2 for name in found)])
+        lines = (f"{name:{width}}{log_format.escape(value)}" for name, value in found.items())
+        return "\n".join(lines)
     if not found:
         return "none"
     columns = list(found[0])

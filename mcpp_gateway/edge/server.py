@@ -392,8 +392,10 @@ class Gateway:
     def _change_issuers(self, config: Config, tokens: "TokenService | None") -> None:
         """Close the connections of issuers that are gone, or may grant something else now."""
         if tokens is not None and self.tokens is not None:
-            tokens.revocations = self.tokens.revocations
+            tokens.add(self.tokens.revocations)
         self.tokens = self.admission.tokens = tokens
+        if tokens is not None:
+            self._close_revoked()  # a folder that is new here may hold revocations
         now = {each.name: each for each in config.issuers}
         before = {each.name: each for each in self.config.issuers}
         gone = before.keys() - now.keys()
@@ -434,7 +436,7 @@ class Gateway:
         if shared is None or self.config.token_folder is not None:
             self.tokens.revoke(name)
         else:
-            self.tokens.add([await shared.revoke(name, self.hub.clock())])
+            self.tokens.add(await shared.revoke(name, self.hub.clock()))
         return self._close_revoked()
 
     def _learn_tokens(self) -> None:

@@ -171,9 +171,9 @@ def _revoke(arguments: argparse.Namespace, pod: local_pod.LocalPod | None) -> No
     was_configured = pod is not None and pod.remove(arguments.name)
     has_signed = pod is None or (pod.folder / "tokens").exists()
     if has_signed:
-        revocation = _store(arguments, pod).revoke(arguments.name, time.time())
+        revocations = _store(arguments, pod).revoke(arguments.name, time.time())
         if not was_configured:
-            print(f"revoked until {_time(revocation.until)}")
+            print(f"revoked until {_time(revocations[0].until)}")
     elif not was_configured:
         raise ConfigError(f"no participant {arguments.name!r} in this pod")
 

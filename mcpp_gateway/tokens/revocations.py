@@ -25,11 +25,6 @@ class Revocation(msgspec.Struct, frozen=True):
     before: float  # tokens issued later are valid again
     until: float  # when the last of these tokens has expired
 
-    @classmethod
-    def of_participant(cls, participant: str, now: float) -> "Revocation":
-        """Return the revocation of all tokens of a participant so far, from any issuer."""
-        return cls("participant", participant, now, now + MAX_SECONDS)
-
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(list[Revocation]).decode

@@ -14,7 +14,7 @@ from mcpp_gateway.tokens.fetching import fetch
 from mcpp_gateway.tokens.key_cache import KeyCache, ReadKeys
 from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey, read_key_set, read_public_key
 from mcpp_gateway.tokens.revocations import Revocation, Revocations
-from mcpp_gateway.tokens.signing import ISSUER_CLAIM, OwnTokens
+from mcpp_gateway.tokens.signing import ISSUER_CLAIM, OwnTokens, revocations_of
 from mcpp_gateway.tokens.store import TokenStore
 from mcpp_gateway.tokens.verdicts import BadToken, Verdict
 from mcpp_gateway.tokens.verification import Issuer, Issuers
@@ -68,15 +68,13 @@ class TokenService:
             return BadToken("the token was revoked")
         return verdict
 
-    def revoke(self, name: str) -> Revocation:
+    def revoke(self, name: str) -> None:
         """Revoke a token by its id, or all tokens of a participant (S-10)."""
         now = self._clock()
         if self._folder is not None:
-            revocation = self._folder.revoke(name, now)
+            self.add(self._folder.revoke(name, now))
         else:
-            revocation = Revocation.of_participant(name, now)
-        self.add([revocation])
-        return revocation
+            self.add(revocations_of(name, (), now))
 
     def add(self, revocations: Iterable[Revocation]) -> bool:
         """Add revocations that another gateway knows. Return whether any is new."""
@@ -88,14 +86,18 @@ class TokenService:
         if store is None or (changes := store.changes()) == self._seen:
             return False
         self._seen = changes
-        for issuer in self._issuers:
-            if issuer.name == OWN_ISSUER:
-                self._load(issuer.keys)
+        is_new = False
         try:
-            return self.add(store.revocations())
+            is_new = self.add(store.revocations())
         except (OSError, msgspec.DecodeError) as error:
             logger.error("revocations cannot be read", extra={"reason": str(error)})  # noqa: TRY400
-            return False
+        for issuer in self._issuers:
+            if issuer.name == OWN_ISSUER:
+                try:
+                    issuer.keys.load()
+                except (KeySetError, OSError) as error:  # those that were read before stay
+                    logger.error("keys cannot be read", extra={"reason": str(error)})  # noqa: TRY400
+        return is_new
 
     def renew_keys(self) -> None:
         """Read keys anew where that is due; called about once a second."""
@@ -139,6 +141,11 @@ class TokenService:
 
 def check_keys(config: Config) -> None:
     """Check the key files of a configuration; key servers are not asked. Raises ConfigError."""
+    if config.token_folder is not None:
+        try:
+            TokenStore(Path(config.token_folder)).public_keys()
+        except (KeySetError, OSError) as error:
+            raise ConfigError(f"tokens.path: {error}") from None
     for settings in config.issuers:
         if settings.keys_kind != "jwks_url":
             try:

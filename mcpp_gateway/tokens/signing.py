@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey
-from mcpp_gateway.tokens.revocations import Revocation
+from mcpp_gateway.tokens.revocations import MAX_SECONDS, Revocation
 
 ISSUER_CLAIM: Final = "mcpp-gateway"
 OWN_CLAIMS: Final = "mcpp"
@@ -89,9 +89,12 @@ def new_token(participant: str, pods: Sequence[str], now: float, expires: float)
     return IssuedToken(secrets.token_hex(8), participant, list(pods), now, expires)
 
 
-def revocation_of(name: str, issued: Iterable[IssuedToken], now: float) -> Revocation:
-    """Return the revocation of a token by its id, or of all tokens of a participant."""
+def revocations_of(name: str, issued: Iterable[IssuedToken], now: float) -> list[Revocation]:
+    """Return what revokes a token by its id, or all tokens of a participant.
+
+    A name that is no own token's id may be that of another issuer's token, or of a participant.
+    """
     for each in issued:
         if each.id == name:
-            return Revocation("token", name, now, each.expires)
-    return Revocation.of_participant(name, now)
+            return [Revocation("token", name, now, each.expires)]
+    return [Revocation(kind, name, now, now + MAX_SECONDS) for kind in ("participant", "token")]

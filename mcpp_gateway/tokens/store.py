@@ -21,7 +21,7 @@ import msgspec
 from mcpp_gateway.config import ConfigError
 from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey
 from mcpp_gateway.tokens.revocations import Revocation, Revocations, decode_revocations
-from mcpp_gateway.tokens.signing import IssuedToken, SigningKey, new_token, revocation_of
+from mcpp_gateway.tokens.signing import IssuedToken, SigningKey, new_token, revocations_of
 
 
 class TokenStore:
@@ -79,11 +79,11 @@ class TokenStore:
             return []
         return [msgspec.json.decode(line, type=IssuedToken) for line in lines]
 
-    def revoke(self, name: str, now: float) -> Revocation:
+    def revoke(self, name: str, now: float) -> list[Revocation]:
         """Revoke a token by its id, or all tokens of a participant, and return what was noted."""
-        revocation = revocation_of(name, self.issued(), now)
-        self.add_revocations([revocation], now)
-        return revocation
+        revocations = revocations_of(name, self.issued(), now)
+        self.add_revocations(revocations, now)
+        return revocations
 
     def add_revocations(self, revocations: Sequence[Revocation], now: float) -> None:
         """Add revocations to the file."""

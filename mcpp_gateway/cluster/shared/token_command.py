@@ -42,7 +42,7 @@ class ClusterTokens:
             lambda tokens: tokens.sign(participant, pods, rights, now=now, expires=expires)
         )
 
-    def revoke(self, name: str, now: float) -> Revocation:
+    def revoke(self, name: str, now: float) -> list[Revocation]:
         """Revoke a token by its id, or all tokens of a participant. Raises McppError."""
         return self._run(lambda tokens: tokens.revoke(name, now))
 

@@ -16,7 +16,7 @@ from mcpp_gateway.cluster.nats_link import LinkError, NatsLink, NatsMessage
 from mcpp_gateway.cluster.streams import Streams
 from mcpp_gateway.tokens.keys import VerifyingKey
 from mcpp_gateway.tokens.revocations import Revocation, Revocations
-from mcpp_gateway.tokens.signing import IssuedToken, SigningKey, new_token, revocation_of
+from mcpp_gateway.tokens.signing import IssuedToken, SigningKey, new_token, revocations_of
 
 logger = logging.getLogger("mcpp.gateway")
 
@@ -130,15 +130,15 @@ class SharedTokens:
 
         return (await self._update(add)).sign(issued, rights)
 
-    async def revoke(self, name: str, now: float) -> Revocation:
+    async def revoke(self, name: str, now: float) -> list[Revocation]:
         """Revoke a token by its id, or all tokens of a participant. Raises LinkError."""
 
-        def add(document: _Document) -> Revocation:
-            revocation = revocation_of(name, document.issued, now)
+        def add(document: _Document) -> list[Revocation]:
+            revocations = revocations_of(name, document.issued, now)
             known = Revocations()
-            known.add([*document.revoked, revocation], now)
+            known.add([*document.revoked, *revocations], now)
             document.revoked = list(known)
-            return revocation
+            return revocations
 
         return await self._update(add)
 

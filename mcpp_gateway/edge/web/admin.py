@@ -46,10 +46,14 @@ class DrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Stop the gateway in order."""
 
 
-class Done(msgspec.Struct, frozen=True):
-    """How many connections an action has closed."""
+class Done(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How many connections an action has closed, and what else there is to know."""
 
     closed: int
+    note: str = ""
+
+
+_NOT_KEPT: Final = "until the gateway restarts: without [tokens] revocations are not stored"
 
 
 class _BadRequestError(Exception):
@@ -155,7 +159,9 @@ def _kick(gateway: "Gateway", wanted: KickRequest) -> Done:
 
 async def _revoke(gateway: "Gateway", wanted: RevokeRequest) -> Response | Denial:
     try:
-        return _json(Done(await gateway.revoke(wanted.name)))
+        closed = await gateway.revoke(wanted.name)
+        is_kept = gateway.cluster is not None or gateway.config.token_folder is not None
+        return _json(Done(closed, "" if is_kept else _NOT_KEPT))
     except ConfigError as error:
         return Denial(400, str(error))
     except McppError as error:

@@ -192,9 +192,21 @@ async def test_the_command_shows_and_acts(
         assert "alice" in (await run("connections"))[1]
         assert "draining" in (await run("status"))[1]
         assert json.loads((await run("--json", "pods"))[1])[0]["name"] == "demo"
+        limits = (await run("limits", "--pod", "demo"))[1].splitlines()
+        assert all(len(line.split()) >= 2 for line in limits)  # a name and its value
         assert await run("kick", "alice") == (0, "closed                  1\n")
         code, text = await run("revoke", "alice")
         assert (code, "no signed tokens" in text) == (1, True)
+
+
+@pytest.mark.rule("S-10")
+async def test_a_revocation_that_a_restart_would_forget_says_so(tmp_path: Path) -> None:
+    with LoopbackIssuer().serving() as issuer:
+        for more, is_kept in (("", False), (f'[tokens]\npath = "{tmp_path / "t"}"\n', True)):
+            async with running(admin_config(issuer.config() + more)) as gateway:
+                body = b'{"name": "ada"}'
+                status, answer = await ask(gateway, "revoke", method="POST", body=body)
+                assert (status, answer["closed"], "note" not in answer) == (200, 0, is_kept)
 
 
 @pytest.mark.rule("O-02")

@@ -32,6 +32,7 @@ capabilities = [{{ kind = "*" }}]
 [pods.demo.participants.bob]
 token = "token-of-bob-0123456789"
 """
+BROKEN_KEYS = '[issuers.company]\njwks_file = "keys.json"\naudience = "mcpp"\n'
 RUN = "import sys; from mcpp.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 
@@ -144,11 +145,14 @@ async def test_clients_resume_within_a_second_in_twenty_upgrades(tmp_path: Path)
 
 @pytest.mark.rule("O-04")
 @pytest.mark.slow
-async def test_a_process_that_cannot_start_changes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mistake", ["nonsense", BROKEN_KEYS])
+async def test_a_process_that_cannot_start_changes_nothing(tmp_path: Path, mistake: str) -> None:
     async with asyncio.timeout(2 * BOUND), started(tmp_path) as gateway:
         url = f"ws://127.0.0.1:{gateway.port}/ws?pod=demo"
         async with mcpp.connect(url, token=token("alice")) as alice:
-            (tmp_path / "gateway.toml").write_text("nonsense")
+            (tmp_path / "keys.json").write_text("no keys")
+            with (tmp_path / "gateway.toml").open("a") as file:
+                file.write(mistake)
             os.kill(gateway.pid, signal.SIGUSR2)
             while "this one goes on" not in (tmp_path / "stderr").read_text():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)

@@ -141,8 +141,10 @@ async def test_no_path_lets_a_token_stand_for_the_participant_of_another(
     issuer: LoopbackIssuer, request_line: str
 ) -> None:
     with LoopbackIssuer().serving() as other:
-        text = config_text() + issuer.config() + other.config("partner", 'issuer = "https://other"')
+        text = config_text() + issuer.config(more='issuer = "https://issuer"')
+        text += other.config("partner", 'issuer = "https://other"')
         async with asyncio.timeout(3 * BOUND), running(text) as gateway:
+            assert await status(gateway, issuer.sign("eve")) == 101  # its keys were read
             for name in ("alice", "ada"):  # configured; of the other issuer
                 async with joined(gateway, other.sign("ada", iss="https://other")) as ada:
                     await receive(ada)
@@ -312,6 +314,54 @@ async def test_a_revoked_token_ends_its_connections_within_two_seconds(tmp_path:
         now = time.time()
         newer = store.sign("ada", ["demo"], {}, now=now, expires=now + 60)
         assert await status(gateway, newer) == 101
+
+
+@pytest.mark.rule("S-10")
+async def test_a_damaged_key_does_not_keep_tokens_from_being_revoked(tmp_path: Path) -> None:
+    text = config_text() + f'[tokens]\npath = "{tmp_path / "tokens"}"\n'
+    async with asyncio.timeout(4 * BOUND), running(text) as gateway:
+        store, now = TokenStore(tmp_path / "tokens"), time.time()
+        ada, eve = (
+            store.sign(name, ["demo"], {}, now=now, expires=now + 60) for name in ("ada", "eve")
+        )
+        async with joined(gateway, ada) as client:
+            await receive(client)
+            (tmp_path / "tokens" / "key-bad.pem").write_text("nonsense")
+            store.revoke("ada", time.time())
+            await client.wait_closed()
+            assert client.close_code == REVOKED
+        assert await status(gateway, eve) == 101  # the keys that were read before are used
+
+
+@pytest.mark.rule("S-10")
+async def test_another_issuers_token_is_revoked_by_its_id(issuer: LoopbackIssuer) -> None:
+    async with asyncio.timeout(3 * BOUND), running(issuer_config(issuer)) as gateway:
+        async with joined(gateway, issuer.sign("ada", jti="id-1")) as ada:
+            await receive(ada)
+            assert await gateway.revoke("id-1") == 1
+            await ada.wait_closed()
+            assert ada.close_code == REVOKED
+        assert await status(gateway, issuer.sign("ada", jti="id-1")) == 401
+        assert await status(gateway, issuer.sign("ada", jti="id-2")) == 101
+
+
+@pytest.mark.rule("S-10")
+async def test_revocations_of_a_folder_that_is_configured_later_count_at_once(
+    issuer: LoopbackIssuer, tmp_path: Path
+) -> None:
+    store = TokenStore(tmp_path / "tokens")
+    store.create()
+    async with asyncio.timeout(3 * BOUND), running(issuer_config(issuer)) as gateway:
+        async with joined(gateway, issuer.sign("ada", jti="id-1")) as ada:
+            await receive(ada)
+            await gateway.revoke("id-2")
+            store.revoke("id-1", time.time())
+            text = issuer_config(issuer) + f'[tokens]\npath = "{tmp_path / "tokens"}"\n'
+            gateway.reconfigure(config.parse(text, {}))
+            await ada.wait_closed()
+            assert ada.close_code == REVOKED
+        for id in ("id-1", "id-2"):
+            assert await status(gateway, issuer.sign("ada", jti=id)) == 401
 
 
 @pytest.mark.rule("S-11")
