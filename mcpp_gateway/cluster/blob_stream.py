@@ -28,6 +28,8 @@ _PIECE_BYTES: Final = 262_144
 _READ_AT_ONCE: Final = 256
 _ATTEMPTS: Final = 20
 _RETRY_SECONDS: Final = 0.05
+_LOAD_ATTEMPTS: Final = 60  # each may wait for an answer, and an election takes seconds
+_LOAD_RETRY_SECONDS: Final = 0.5
 _EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 _NO_ROOM: Final = (10023, 10047, 10077)  # resources, storage, the stream's limit
 
@@ -64,6 +66,17 @@ class BlobStream:
         self.on_upload: Callable[[str, Announcement], None] = lambda pod, upload: None
 
     async def load(self, pod: str) -> Sequence[StoredBlob]:
+        """Return the blobs of a pod. While servers restart, it is tried again, as for the log."""
+        for attempt in range(_LOAD_ATTEMPTS):
+            try:
+                return await self._load(pod)
+            except BlobStoreError:
+                if attempt + 1 == _LOAD_ATTEMPTS:
+                    raise
+                await asyncio.sleep(_LOAD_RETRY_SECONDS)
+        raise AssertionError
+
+    async def _load(self, pod: str) -> Sequence[StoredBlob]:
         async with _as_store_errors():
             await self._open()
             names = [item async for item in self._list(f"{self._prefix(pod)}.name.*")]

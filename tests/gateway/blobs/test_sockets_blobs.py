@@ -77,7 +77,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 def files(gateway: Gateway) -> list[Path]:
-    folder = gateway.blobs.store._folder / "demo" / "blobs"  # type: ignore[attr-defined]
+    folder = gateway.blobs.store._blobs("demo")  # type: ignore[attr-defined]
     return sorted(folder.iterdir()) if folder.exists() else []
 
 

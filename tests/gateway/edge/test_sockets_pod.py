@@ -324,7 +324,11 @@ async def test_a_flood_of_pings_is_held_back_and_nothing_is_lost() -> None:
         text = chat("alice").encode()
         alice.writer.write(raw_frame(0x89, b"") * 1_000)
         # A separate chunk, which is read only when alice is read again.
-        assert [(await alice.frame())[0] for _ in range(1_000)] == [0x8A] * 1_000
+        pongs = 0
+        while pongs < 1_000:
+            first = (await alice.frame())[0]
+            assert first in (0x89, 0x8A)  # on a slow machine the gateway pings, too
+            pongs += first == 0x8A
         alice.send(0x81, text)
         async with joined(gateway, "bob") as bob:
             mine = chat("bob")
