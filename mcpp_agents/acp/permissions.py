@@ -1,8 +1,9 @@
 """Permissions: what an agent asks before it acts is proposed in the pod, and a person decides.
 
-The proposal is a call of the bridge's own tool `allow`. Whoever may make that call, and is not the
-agent itself, can fulfil the proposal; a rejection rejects. Its arguments name the request and the
-option; a person who sends the call with the option `always` chooses the agent's option for that.
+The proposal is a call of the bridge's own tool `allow`. Any participant but the agent
+itself that may make that call can fulfil the proposal; a rejection rejects. Its arguments name the
+request and the option; a person who sends the call with the option `always` chooses the agent's
+option for that.
 Which option is which is decided by its kind; the names are the agent's own.
 """
 

@@ -67,14 +67,12 @@ class BlobStream:
 
     async def load(self, pod: str) -> Sequence[StoredBlob]:
         """Return the blobs of a pod. While servers restart, it is tried again, as for the log."""
-        for attempt in range(_LOAD_ATTEMPTS):
+        for _ in range(_LOAD_ATTEMPTS - 1):
             try:
                 return await self._load(pod)
             except BlobStoreError:
-                if attempt + 1 == _LOAD_ATTEMPTS:
-                    raise
                 await asyncio.sleep(_LOAD_RETRY_SECONDS)
-        raise AssertionError
+        return await self._load(pod)
 
     async def _load(self, pod: str) -> Sequence[StoredBlob]:
         async with _as_store_errors():

@@ -81,7 +81,7 @@ class KeyCache:
             self.refresh()
 
     def refresh(self) -> "asyncio.Future[bool]":
-        """Read the keys anew in a thread; the future tells whether they could be read."""
+        """Read the keys anew in a thread; the future is whether they could be read."""
         if self.refreshing is None:
             self._tried_at = self._clock()
             self.refreshing = self._loop.create_future()

@@ -156,7 +156,7 @@ class JoinedAgent:
                 answer = await questions.ask(ELICIT, params, call)
                 content = answer.get("content")
                 if answer.get("action") != "accept" or not isinstance(content, dict):
-                    if rpc.REASON not in (answer.get("_meta") or {}):  # somebody has declined
+                    if rpc.REASON not in (answer.get("_meta") or {}):  # a person has declined
                         await exchange.cancel()
                     break
                 text = str(content.get("answer", ""))

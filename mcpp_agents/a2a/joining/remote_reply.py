@@ -65,7 +65,7 @@ class RemoteReply:
 
     @property
     def needs_login(self) -> bool:
-        """Whether the agent waits until somebody has authorized it."""
+        """Whether the agent waits for an authorization."""
         return self.state == TaskState.TASK_STATE_AUTH_REQUIRED
 
     @property
