@@ -258,9 +258,10 @@ class PodLink:
             self._live, self._live_bytes = [], 0
 
     def _probe(self) -> None:
-        self._probing = self.pod.delegation.probe(self._clock())
-        if self._probing:
-            self._loop.call_later(PROBE_SECONDS, self._probe)
+        wait = self.pod.delegation.probe(self._clock())
+        self._probing = wait is not None
+        if wait is not None:
+            self._loop.call_later(wait, self._probe)
 
     async def _repair(self) -> None:
         """Read what has not arrived."""

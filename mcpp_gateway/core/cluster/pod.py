@@ -43,6 +43,7 @@ from mcpp_gateway.core.cluster.wire import ClusterOptions, Wire
 from mcpp_gateway.core.contexts.live_context import LiveContext
 from mcpp_gateway.core.contexts.tree import LiveContexts
 from mcpp_gateway.core.decisions import (
+    SPECIAL,
     Decisions,
     LivePart,
     Verdict,
@@ -56,7 +57,7 @@ from mcpp_gateway.core.joining.grants import GrantedSettings, decode_grant, enco
 from mcpp_gateway.core.journal import Journal
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import PodCore
-from mcpp_gateway.core.records import LogEntry
+from mcpp_gateway.core.records import Batch, LogEntry
 from mcpp_gateway.core.refusals import Refusal
 from mcpp_gateway.core.requests.answers import Answer
 from mcpp_gateway.core.requests.cards import NewCard, read_card_request
@@ -103,10 +104,18 @@ class _EdgeDecisions(Decisions):
         self, settings: ParticipantSettings, envelope: Envelope, text: bytes, now: float
     ) -> Verdict:
         """Return a refusal, None for `pod/*`, a live part, or the text for the leader to decide."""
+        kind = envelope.kind
+        if (
+            self.leads
+            and envelope.sender == settings.id
+            and envelope.raw_attachments is UNSET
+            and not kind.startswith(SPECIAL)
+        ):
+            return text  # the common case at the leader, without a call: 0.2 µs
         refusal = sender_refusal(settings, envelope)
-        if refusal is not None or envelope.kind.startswith("pod/"):
+        if refusal is not None or kind.startswith("pod/"):
             return text if refusal is None and _sets_card(envelope) else refusal
-        if kinds.is_live(envelope.kind):
+        if kinds.is_live(kind):
             return self.decide_live(settings, envelope, text, now)
         # Here, not at the leader: this gateway has sent what the sender has heard (A-11).
         if envelope.raw_attachments is not UNSET:
@@ -118,7 +127,7 @@ class _EdgeDecisions(Decisions):
         capabilities = settings.capabilities
         if not (capabilities.reads_context or capabilities.allow(envelope, None)):
             # Where no pattern reads a context, this gateway knows as much as the leader.
-            return refusals.capability_violation(envelope.kind, capabilities.patterns)
+            return refusals.capability_violation(kind, capabilities.patterns)
         return text
 
 
@@ -352,8 +361,9 @@ class ClusterPod(PodCore):
         """Apply the next record of the log and return what its sessions get."""
         self.replica.sequence = sequence
         leader = self.delegation.leader
+        sealed = None if leader is None else leader.recognise(data)
         try:
-            record = (leader and leader.recognise(data)) or decode_record(data)
+            record = decode_record(data) if sealed is None else sealed.record
         except msgspec.DecodeError:
             self.void += 1
             return []
@@ -364,6 +374,10 @@ class ClusterPod(PodCore):
         if record is None or not self.replica.fence.admits(record.batch):
             self.void += 1
             return []
+        if sealed is not None and sealed.is_plain:
+            effects = self._apply_plain(record, sequence, now)
+            if effects is not None:
+                return effects
         return self._apply_batch(record, sequence, now)
 
     def relay(self, text: bytes, now: float) -> Effect | None:
@@ -390,15 +404,15 @@ class ClusterPod(PodCore):
     ) -> Effect | None:
         """Pass to the leader what is to be decided there."""
         number = self._numbers.get(session)
+        if type(verdict) is bytes:
+            if number is not None:
+                self.delegation.send(number, session, verdict, envelope, now)
+            return None
         if isinstance(verdict, LivePart):
             if number is None or number in self._joining:
                 return None  # it cannot be live before its participant is
             self._wire.relay(verdict.entry.text)
-        if type(verdict) is not bytes:
-            return super()._carry_out(verdict, session, envelope, now)
-        if number is not None:
-            self.delegation.send(number, session, verdict, envelope, now)
-        return None
+        return super()._carry_out(verdict, session, envelope, now)
 
     def _apply_claim(self, claim: Claim, now: float) -> list[Effect]:
         replica = self.replica
@@ -416,6 +430,25 @@ class ClusterPod(PodCore):
 
     # --- private: applying ----------------------------------------------------------------------
 
+    def _apply_plain(self, record: ClusterBatch, sequence: int, now: float) -> list[Effect] | None:
+        """Apply a batch of this leader in which texts of its own gateway became entries.
+
+        The common case of `_apply_batch`, without looking at each entry: 1.5 µs less for each.
+        Return None, and change nothing, where it is not: for an incarnation that has ended, and
+        while direct answers wait for their place.
+        """
+        batch, delegation = record.batch, self.delegation
+        texts = [entry.text for entry in batch.entries]
+        if delegation.origin not in record.heard or not delegation.outgoing.pop_texts(texts):
+            return None
+        replica = self.replica
+        replica.begin_batch(batch, sequence)
+        replica.heard.update(record.heard)
+        replica.journal.extend(batch.entries)
+        effects = self._delivery.broadcast_all(batch.entries)
+        self._end_batch(batch, now)
+        return effects
+
     def _apply_batch(self, record: ClusterBatch, sequence: int, now: float) -> list[Effect]:
         replica, batch, notes = self.replica, record.batch, record.notes
         effects: list[Effect] = []
@@ -424,7 +457,6 @@ class ClusterPod(PodCore):
         heard = record.heard.get(self.delegation.origin)
         at = 0
         outgoing = self.delegation.outgoing
-        waiting = outgoing.commands if heard is not None else ()
         append, is_ahead = replica.journal.append, replica.is_ahead
         run: list[LogEntry] = []  # entries between which nothing else happens
         for place, entry in enumerate(batch.entries):
@@ -443,7 +475,7 @@ class ClusterPod(PodCore):
             if entry.kind == kinds.UPDATE:
                 self._apply_update(entry)
             run.append(entry)
-            if waiting and entry.id == waiting[0].id:
+            if heard is not None and outgoing.is_next(entry.id):
                 if not outgoing.pop_next():
                     self._deliver(run, effects)
                     self._release(outgoing.resolve(0), effects)
@@ -458,10 +490,13 @@ class ClusterPod(PodCore):
         # Last: they read this batch from the log, and get no part of it live as well.
         effects += map(CatchUp, self._opened)
         self._opened.clear()
-        self.delegation.commit(batch, now)
-        if replica.end_batch(batch):
-            self._wire.save(replica.snapshot())
+        self._end_batch(batch, now)
         return effects
+
+    def _end_batch(self, batch: Batch, now: float) -> None:
+        self.delegation.commit(batch, now)
+        if self.replica.end_batch(batch):
+            self._wire.save(self.replica.snapshot())
 
     def _deliver(self, run: list[LogEntry], effects: list[Effect]) -> None:
         """Route the entries of a run, and begin another one."""
