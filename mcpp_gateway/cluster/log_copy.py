@@ -27,7 +27,7 @@ from zlib import crc32
 import msgspec
 
 from mcpp_gateway.config import ConfigError
-from mcpp_gateway.core.cluster.leadership import Fence, StreamFence
+from mcpp_gateway.core.cluster.leading.leadership import Fence, StreamFence
 from mcpp_gateway.core.cluster.records import BareBatch, Claim, decode_bare
 from mcpp_gateway.core.journal import UnreadableError
 from mcpp_gateway.core.records import LogEntry, State, encode_state

@@ -11,7 +11,7 @@ import uuid6
 from mcpp_gateway.cluster.archive import PodArchive
 from mcpp_gateway.cluster.nats_link import LinkError, NatsLink, NatsMessage
 from mcpp_gateway.cluster.streams import StreamLostError, Streams, token
-from mcpp_gateway.core.cluster.delegation import PROBE_SECONDS
+from mcpp_gateway.core.cluster.leading.delegation import PROBE_SECONDS
 from mcpp_gateway.core.cluster.messages import Forward, PodBeat, RelayedParts, encode
 from mcpp_gateway.core.cluster.ordering import Ordering
 from mcpp_gateway.core.cluster.pod import ClusterPod

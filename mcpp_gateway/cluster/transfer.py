@@ -18,7 +18,7 @@ from mcpp_gateway.cluster.cluster_log import new_link
 from mcpp_gateway.cluster.streams import Streams
 from mcpp_gateway.config import Config
 from mcpp_gateway.core.cluster.journal import ClusterJournal
-from mcpp_gateway.core.cluster.leadership import Silence, StreamFence
+from mcpp_gateway.core.cluster.leading.leadership import Silence, StreamFence
 from mcpp_gateway.core.cluster.pod import ClusterPod
 from mcpp_gateway.core.cluster.records import (
     Claim,

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET
 
 from mcpp import kinds
 from mcpp.errors import CapabilityError, DecodeError, FilterError
@@ -19,9 +18,9 @@ from mcpp.filters import Filter, everything
 from mcpp.protocol.codec import decode
 from mcpp.protocol.envelope import Envelope
 from mcpp_gateway.core import effects as close_codes
-from mcpp_gateway.core import refusals
-from mcpp_gateway.core.cluster.delegation import Delegation
-from mcpp_gateway.core.cluster.leadership import Fence, Silence
+from mcpp_gateway.core.cluster.edge_decisions import EdgeDecisions
+from mcpp_gateway.core.cluster.leading.delegation import Delegation
+from mcpp_gateway.core.cluster.leading.leadership import Fence, Silence
 from mcpp_gateway.core.cluster.messages import JOIN, LEAVE, STOP, PodBeat
 from mcpp_gateway.core.cluster.records import (
     ANSWER,
@@ -41,26 +40,19 @@ from mcpp_gateway.core.cluster.records import (
 from mcpp_gateway.core.cluster.replica import Replica, is_join
 from mcpp_gateway.core.cluster.wire import ClusterOptions, Wire
 from mcpp_gateway.core.contexts.live_context import LiveContext
-from mcpp_gateway.core.contexts.tree import LiveContexts
 from mcpp_gateway.core.decisions import (
-    SPECIAL,
-    Decisions,
     LivePart,
     Verdict,
     live_entry,
-    sender_refusal,
 )
 from mcpp_gateway.core.effects import CatchUp, Close, Effect
 from mcpp_gateway.core.history.pages import MemorySource
 from mcpp_gateway.core.joining.cards import replay_card, updated_participant
 from mcpp_gateway.core.joining.grants import GrantedSettings, decode_grant, encode_grant
-from mcpp_gateway.core.journal import Journal
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import PodCore
 from mcpp_gateway.core.records import Batch, LogEntry
-from mcpp_gateway.core.refusals import Refusal
 from mcpp_gateway.core.requests.answers import Answer
-from mcpp_gateway.core.requests.cards import NewCard, read_card_request
 from mcpp_gateway.core.sessions import Member, ParticipantSettings, Session
 
 _NOT_YET: Final = 1 << 62  # a position that no log reaches
@@ -79,66 +71,6 @@ class _Listed(LiveContext):
         self.creator = node.creator
         self.messages = node.messages
         self.lineage = node.lineage
-
-
-class _EdgeDecisions(Decisions):
-    """Decides as far as any gateway can; the rest is the leader's."""
-
-    __slots__ = ("leads",)
-
-    def __init__(
-        self,
-        tree: LiveContexts,
-        journal: Journal,
-        attachment_refusal: Callable[[Envelope], Refusal | None],
-    ) -> None:
-        super().__init__(tree, journal, None, attachment_refusal)
-        self.leads = False  # the leader is here, and checks everything itself
-
-    def follow(self, tree: LiveContexts, *, leads: bool) -> None:
-        """Take note that another gateway decides, or this one: its tree is another one then."""
-        self._tree = tree
-        self.leads = leads
-
-    def decide(
-        self, settings: ParticipantSettings, envelope: Envelope, text: bytes, now: float
-    ) -> Verdict:
-        """Return a refusal, None for `pod/*`, a live part, or the text for the leader to decide."""
-        kind = envelope.kind
-        if (
-            self.leads
-            and envelope.sender == settings.id
-            and envelope.raw_attachments is UNSET
-            and not kind.startswith(SPECIAL)
-        ):
-            return text  # the common case at the leader, without a call: 0.2 µs
-        refusal = sender_refusal(settings, envelope)
-        if refusal is not None or kind.startswith("pod/"):
-            return text if refusal is None and _sets_card(envelope) else refusal
-        if kinds.is_live(kind):
-            return self.decide_live(settings, envelope, text, now)
-        # Here, not at the leader: this gateway has sent what the sender has heard (A-11).
-        if envelope.raw_attachments is not UNSET:
-            refusal = self._attachment_refusal(envelope)
-            if refusal is not None:
-                return refusal
-        if self.leads:
-            return text
-        capabilities = settings.capabilities
-        if not (capabilities.reads_context or capabilities.allow(envelope, None)):
-            # Where no pattern reads a context, this gateway knows as much as the leader.
-            return refusals.capability_violation(kind, capabilities.patterns)
-        return text
-
-
-def _sets_card(envelope: Envelope) -> bool:
-    """Return whether a request sets a card: that is for the leader."""
-    if envelope.kind != kinds.CARD_REQUEST:
-        return False
-    try:
-        return isinstance(read_card_request(envelope), NewCard)
-    except DecodeError:
-        return False
 
 
 class ClusterPod(PodCore):
@@ -179,7 +111,7 @@ class ClusterPod(PodCore):
         self.answers.refused = self.delegation.refused
         self.tree = self.replica.tree
         self.tree.caps = self.members.caps()
-        self._decisions: _EdgeDecisions = _EdgeDecisions(
+        self._decisions: EdgeDecisions = EdgeDecisions(
             self.tree, self.journal, self._attachment_refusal
         )
         self._wire = wire

@@ -17,8 +17,8 @@ from typing import Any
 
 from mcpp.filters import everything
 from mcpp.protocol.capabilities import Capabilities
-from mcpp_gateway.core.cluster.delegation import PROBE_SECONDS
-from mcpp_gateway.core.cluster.leadership import Fence, Silence
+from mcpp_gateway.core.cluster.leading.delegation import PROBE_SECONDS
+from mcpp_gateway.core.cluster.leading.leadership import Fence, Silence
 from mcpp_gateway.core.cluster.messages import decode_forward
 from mcpp_gateway.core.cluster.ordering import Ordering
 from mcpp_gateway.core.cluster.pod import ClusterPod

@@ -11,7 +11,7 @@ import pytest
 
 from mcpp.filters import parse
 from mcpp.protocol.capabilities import Capabilities
-from mcpp_gateway.core.cluster.leadership import Fence, Silence, ranking
+from mcpp_gateway.core.cluster.leading.leadership import Fence, Silence, ranking
 from mcpp_gateway.core.cluster.messages import JOIN, Command, Forward
 from mcpp_gateway.core.cluster.ordering import Ordering
 from mcpp_gateway.core.cluster.records import (

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from mcpp.protocol.envelope import Envelope
-from mcpp_gateway.core.cluster.forwarding import PendingCommands
-from mcpp_gateway.core.cluster.leader import FindOwner, FindSettings, Leader
-from mcpp_gateway.core.cluster.leadership import Silence, ranking
+from mcpp_gateway.core.cluster.leading.forwarding import PendingCommands
+from mcpp_gateway.core.cluster.leading.leader import FindOwner, FindSettings, Leader
+from mcpp_gateway.core.cluster.leading.leadership import Silence, ranking
 from mcpp_gateway.core.cluster.messages import JOIN, Command, Forward, encode
 from mcpp_gateway.core.cluster.records import Claim, encode_record
 from mcpp_gateway.core.cluster.replica import Replica
