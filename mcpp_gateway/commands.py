@@ -20,7 +20,8 @@ from mcpp_gateway import demo, links, log_format, report
 from mcpp_gateway.cluster.local_cluster import LocalCluster
 from mcpp_gateway.config import Config, ConfigError
 from mcpp_gateway.edge.server import Gateway
-from mcpp_gateway.process import serve
+from mcpp_gateway.handover import report_failure
+from mcpp_gateway.process import read_files, serve
 
 _EXIT_USAGE: Final = 2
 _SESSION_KEY_BYTES: Final = 32
@@ -57,10 +58,7 @@ def gateway(argv: list[str]) -> int:
 def _check(path: Path, environment: Mapping[str, str]) -> int:
     try:
         config = configuration.load(path, environment)
-        if config.admits_signed:
-            from mcpp_gateway.tokens.service import check_keys
-
-            check_keys(config)
+        read_files(config)
     except McppError as error:
         return _fail("gateway", error)
     print("\n".join(map(log_format.escape, report.describe(config))))
@@ -174,6 +172,8 @@ def _run(
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(serve(config, load, announce, session_key))
     except McppError as error:
+        if report_failure(str(error)):
+            return _EXIT_USAGE  # the old process logs the reason
         return _fail(command, error)
     return 0
 
