@@ -19,6 +19,7 @@ from mcpp_gateway import config as configuration
 from mcpp_gateway import demo, links, log_format, report
 from mcpp_gateway.cluster.local_cluster import LocalCluster
 from mcpp_gateway.config import Config, ConfigError
+from mcpp_gateway.config.warnings import of_signing_keys
 from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.handover import report_failure
 from mcpp_gateway.process import read_files, serve
@@ -181,7 +182,10 @@ def _run(
 def local_tokens(config: Config, folder: Path) -> Config:
     """Return a local pod's configuration with its folder of signed tokens, if there is one."""
     tokens = folder / "tokens"
-    return msgspec.structs.replace(config, token_folder=str(tokens)) if tokens.exists() else config
+    if not tokens.exists():
+        return config
+    warnings = (*config.warnings, *of_signing_keys(tokens))
+    return msgspec.structs.replace(config, token_folder=str(tokens), warnings=warnings)
 
 
 def _fail(command: str, error: McppError) -> int:

@@ -435,7 +435,7 @@ class Gateway:
             shared = self.cluster.share_tokens(
                 with_key=config.shares_tokens, on_change=self._learn_tokens
             )
-        return TokenService(config, self.loop, lambda: self.hub.clock(), shared)
+        return TokenService(config, self.loop, lambda: self.hub.clock(), shared, self.tokens)
 
     async def revoke(self, name: str) -> int:
         """Revoke a signed token by its id, or all of a participant (S-10).

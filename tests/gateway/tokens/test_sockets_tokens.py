@@ -87,6 +87,7 @@ async def test_prompts_are_shown_only_once_the_rights_of_a_token_are_known(
 ) -> None:
     token = issuer.sign("ada", pod="demo")
     async with asyncio.timeout(5 * BOUND), running(issuer_config(issuer)) as gateway:
+        assert await status(gateway, issuer.sign("eve")) == 101  # the keys were read
         assert await prompt_status(gateway, token) == 403
         async with joined(gateway, token) as ada:
             await receive(ada)
