@@ -47,9 +47,15 @@ from mcpp.session.effects import (
     Unsendable,
 )
 from mcpp.session.resumption import Delivery, Gap, HistoryEnd
-from mcpp.session.session import ClientSession, is_final
+from mcpp.session.session import REVOKED, ClientSession, is_final
 from mcpp.transports.several import SeveralGateways
-from mcpp.transports.transport import ABNORMAL, Connector, Transport, TransportClosed
+from mcpp.transports.transport import (
+    ABNORMAL,
+    Connector,
+    TokenRenewal,
+    Transport,
+    TransportClosed,
+)
 
 logger = logging.getLogger("mcpp.client")
 
@@ -371,7 +377,7 @@ class Connection:
             else:
                 opened, position = self._clock(), self.session.position
                 closed = await self._use(transport)
-                if is_final(closed.code):
+                if is_final(closed.code) and not await self._may_return(closed.code):
                     raise ClosedError(closed.code, closed.reason)
                 # Reset the backoff only if the transport held longer than the last wait, or
                 # delivered something.
@@ -387,6 +393,12 @@ class Connection:
                     waited *= _MOVE_SHARE
             await anyio.sleep(waited)
             attempt += 1
+
+    async def _may_return(self, code: int) -> bool:
+        """Return whether a token that was revoked has been replaced before (S-12)."""
+        if code != REVOKED or not isinstance(self.connector, TokenRenewal):
+            return False
+        return await self.connector.has_newer_token()
 
     def _log_retry(self, cause: str, level: int) -> None:
         """Log why the connection is tried again: once, then every minute while it is the same."""

@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
 import mcpp
+from mcpp.transports.token_sources import file_token
 from mcpp_gateway import config
 from mcpp_gateway.core.effects import REVOKED, TOKEN_EXPIRED
 from mcpp_gateway.edge.server import Gateway
@@ -61,6 +62,11 @@ async def status(gateway: Gateway, token: str, query: str = "pod=demo") -> int:
 async def until(is_done: Callable[[], bool]) -> None:
     while not is_done():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
+
+
+async def talk(pod: mcpp.Pod) -> None:
+    while True:
+        await pod.send("chat", "hello")
 
 
 def issuer_config(issuer: LoopbackIssuer, **options: str) -> str:
@@ -271,8 +277,6 @@ async def test_connections_end_when_the_token_expires_and_come_back_with_the_nex
 async def test_a_stale_token_file_delays_an_agent_and_does_not_kill_it(
     issuer: LoopbackIssuer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from mcpp.transports.token_sources import file_token
-
     text = issuer_config(issuer, more="clock_skew_seconds = 0")
     path = tmp_path / "token"
     path.write_text(issuer.sign("ada", exp=time.time() + 0.5) + "\n")
@@ -286,6 +290,48 @@ async def test_a_stale_token_file_delays_an_agent_and_does_not_kill_it(
         with pytest.raises(mcpp.errors.ConnectionLostError):
             async with mcpp.connect(url, token=file_token(path)):
                 pass
+
+
+@pytest.mark.rule("S-12")
+async def test_revoking_the_token_before_does_not_kill_an_agent_that_has_the_next(
+    tmp_path: Path,
+) -> None:
+    path, store = tmp_path / "token", TokenStore(tmp_path / "tokens")
+    store.create()
+
+    def issue() -> str:
+        now = time.time()
+        path.write_text(store.sign("ada", ["demo"], {}, now=now, expires=now + 60))
+        return store.issued()[-1].id
+
+    text = config_text() + f'[tokens]\npath = "{tmp_path / "tokens"}"\n'
+    async with asyncio.timeout(4 * BOUND), running(text) as gateway:
+        url = f"ws://localhost:{gateway.port}/ws?pod=demo"
+        first = issue()
+        async with mcpp.connect(f"{url},{url}", token=file_token(path)) as ada:
+            before = gateway.connections.copy()
+            issue()
+            await gateway.revoke(first)
+            await until(lambda: before.isdisjoint(gateway.connections))
+            await ada.send("chat", "with the next token")
+            await gateway.revoke("ada")
+            with pytest.raises(mcpp.errors.ClosedError) as closed:
+                await talk(ada)
+            assert closed.value.code == REVOKED
+
+
+@pytest.mark.rule("S-12")
+async def test_a_token_of_the_configuration_is_replaced_without_ending_its_agent(
+    tmp_path: Path,
+) -> None:
+    path, text = tmp_path / "token", config_text()
+    path.write_text("token-of-alice-0123456789")
+    async with asyncio.timeout(4 * BOUND), running(text) as gateway:
+        url = f"ws://localhost:{gateway.port}/ws?pod=demo"
+        async with mcpp.connect(url, token=file_token(path)) as alice:
+            path.write_text("the-next-token-0123456789")
+            gateway.reconfigure(config.parse(text.replace("token-of-alice", "the-next-token"), {}))
+            await alice.send("chat", "with the next token")
 
 
 @pytest.mark.rule("S-10")
