@@ -69,10 +69,10 @@ class TokenService:
     def reread(self, config: Config) -> None:
         """Apply new pods, and read key files again. Raises ConfigError."""
         for issuer, settings in zip(self._issuers, config.issuers, strict=False):
-            if settings.keys_kind == "jwks_url":
-                issuer.keys.refresh()
-            else:
+            if settings.keys_kind != "jwks_url":
                 self._load(issuer.keys)
+            elif not issuer.keys.retry_seconds:
+                issuer.keys.refresh()
         self._verification = Issuers(self._issuers, config.pods)
 
     def verify(self, token: str, now: float, *, may_refresh: bool = True) -> Verdict:

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -318,6 +319,20 @@ async def test_revoking_the_token_before_does_not_kill_an_agent_that_has_the_nex
             with pytest.raises(mcpp.errors.ClosedError) as closed:
                 await talk(ada)
             assert closed.value.code == REVOKED
+
+
+@pytest.mark.rule("S-12", "S-11")
+async def test_an_agent_whose_issuer_is_gone_does_not_try_its_tokens_again_and_again(
+    issuer: LoopbackIssuer,
+) -> None:
+    async with asyncio.timeout(4 * BOUND), running(issuer_config(issuer)) as gateway:
+        url = f"ws://localhost:{gateway.port}/ws?pod=demo"
+        async with mcpp.connect(url, token=lambda: issuer.sign("ada", jti=token_hex())) as ada:
+            gateway.reconfigure(config.parse(config_text(), {}))
+            with pytest.raises(mcpp.errors.ClosedError) as closed:
+                await talk(ada)
+            assert closed.value.code == REVOKED
+        assert gateway.admission.failures[401] == 1
 
 
 @pytest.mark.rule("S-12")
