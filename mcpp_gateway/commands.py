@@ -173,8 +173,6 @@ def _run(
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(serve(config, load, announce, session_key))
     except McppError as error:
-        if report_failure(str(error)):
-            return _EXIT_USAGE  # the old process logs the reason
         return _fail(command, error)
     return 0
 
@@ -189,7 +187,8 @@ def local_tokens(config: Config, folder: Path) -> Config:
 
 
 def _fail(command: str, error: McppError) -> int:
-    print(f"mcpp {command}: {log_format.escape(error)}", file=sys.stderr)
+    if not report_failure(str(error)):  # otherwise the old process logs the reason
+        print(f"mcpp {command}: {log_format.escape(error)}", file=sys.stderr)
     return _EXIT_USAGE
 
 
