@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mcpp_agents.cli import options
+from mcpp_agents.memory.bus.summaries.rolling import RollingPolicy
 from mcpp_agents.memory.requests import DEFAULT_TOKEN_BUDGET
 from mcpp_agents.memory.search.embedding import NAMES
 from mcpp_agents.memory.storage.postgres.address import is_database
@@ -18,6 +19,7 @@ _DATABASE_VARIABLE: Final = "MCPP_MEMORY_DATABASE"
 # Without the text, which may contain a password.
 _NOT_A_DATABASE: Final = "must be postgresql://USER@HOST/DATABASE"
 _MAX_PORT: Final = 65_535
+_ROLLING: Final = RollingPolicy()
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -111,6 +113,20 @@ def _add_join(commands: Any, search: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="the address of another server that implements the API",
     )
+    join.add_argument(
+        "--no-rolling", action="store_true", help="do not summarize contexts that are still open"
+    )
+    for option, default, unit in (
+        ("--rolling-messages", _ROLLING.messages, "messages"),
+        ("--rolling-chars", _ROLLING.chars, "characters"),
+    ):
+        join.add_argument(
+            option,
+            type=options.positive,
+            default=default,
+            metavar="N",
+            help=f"summarize an open context after so many {unit} (default: {default})",
+        )
     options.add_arguments(join)
 
 
