@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -28,6 +27,7 @@ from mcpp_agents.memory.bus.summaries.summarizer import Summarizer
 from mcpp_agents.memory.bus.summaries.summary_store import SummaryStore
 from mcpp_agents.memory.serving.agent_memory import AgentMemory
 from tests.agents.memory.bus.test_summarizer import Fake
+from tests.agents.memory.conftest import option_for
 from tests.agents.model.model_server import Scripted, model_server
 from tests.agents.processes import BOUND, Commands
 from tests.interaction.conftest import SocketPod
@@ -326,16 +326,16 @@ async def test_a_model_that_is_busy_cannot_bring_back_what_was_erased(store: Mem
 @pytest.mark.slow
 @pytest.mark.rule("M-53", "M-55")
 async def test_the_commands_summarize_a_long_context_in_an_agents_prompt(
-    sockets: SocketPod, commands: Commands, tmp_path: Path
+    sockets: SocketPod, commands: Commands, location: str
 ) -> None:
-    file = str(tmp_path / "memory.db")
-    join = ("memory", "join", "--file", file, "--embedder", "none", "--rolling-messages", "20")
+    options = ("--embedder", "none", "--rolling-messages", "20")
+    join = ("memory", "join", *option_for(location), *options)
     with model_server([Scripted("Ports.")]) as server:
         arguments = ("agent", "--model", "openai:m", "--base-url", f"{server.url}/v1")
         async with (
             sockets.connect("alice", own=True) as alice,
             commands.start("memory", *join) as memory,
-            commands.start("model", *arguments, "--memory", file) as command,
+            commands.start("model", *arguments, "--memory", location) as command,
         ):
             await memory.line_with("memory is in the pod")
             await command.line_with("model is in the pod")
