@@ -32,6 +32,7 @@ from mcpp_agents.memory.requests import (
     ScopeFields,
     digest_key,
     read,
+    to_seconds,
 )
 from mcpp_agents.memory.search.compiler import Compiler
 from mcpp_agents.memory.search.embedding import Embedder, load
@@ -205,13 +206,13 @@ class MemoryStore:
     ) -> int:
         """Erase what was recorded of a context, or with a participant's words; return how many.
 
-        `before` is a Unix time: what became true later stays.
+        `before` is a Unix time: what contains nothing of an earlier time stays.
         """
         with self._audited("forget") as audit, self._engine.writing():
             erased = [
                 item
                 for item in self._engine.recorded(self._caller.principal.id)
-                if (before is None or item.since < before)
+                if (before is None or _began(item) < before)
                 and (context is None or context in item.metadata.get("lineage", ()))
                 and participant in (None, item.author, *item.metadata.get("participants", ()))
             ]
@@ -441,6 +442,12 @@ class MemoryStore:
         if used + items > self._bus_hourly_cap:
             raise QuotaExceeded(author, self._bus_hourly_cap)
         self._engine.charge_quota(principal, author, items=items, at=now, expired_at=expired_at)
+
+
+def _began(item: Item) -> float:
+    """Return the time of the earliest text in an item that was recorded from a pod."""
+    began = item.metadata.get("began")
+    return min(item.since, to_seconds(began)) if isinstance(began, str) else item.since
 
 
 def _open_engine(location: str) -> Engine:

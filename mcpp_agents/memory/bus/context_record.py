@@ -52,6 +52,7 @@ class ContextRecord:
     creator: str | None
     generation: int
     last: EnvelopeRef | None = None
+    began: str | None = None  # the timestamp of the earliest text that is kept
     concluded: bool = False
     subject: dict[str, str] = field(default_factory=dict)  # lines by the name of the metadata
     turns: list[SpokenTurn] = field(default_factory=list)
@@ -84,6 +85,7 @@ class ContextRecord:
     def add_envelope(self, envelope: Envelope) -> None:
         """Record an envelope's id and sender, and a call or its response."""
         self.last = EnvelopeRef.of(envelope)
+        self.began = self.began or envelope.ts
         self.participants.add(envelope.sender)
         if len(self.envelopes) < _MAX_ENVELOPES:
             self.envelopes.append(envelope.id)
@@ -126,6 +128,7 @@ class ContextRecord:
 
     def forget_conversation(self) -> None:
         """Drop what was said: it is stored already, or must not be."""
+        self.began = None
         self.turns.clear()
         self.rolling.clear()
         self.creator_failures.clear()

@@ -116,6 +116,7 @@ class MemoryExtractor:
             "lineage": [self.lineage.id, *self.lineage.ancestors][::-1],
             "envelopes": list(self.record.envelopes),
             "participants": sorted(self.record.participants),
+            "began": self.record.began and valid_time(self.record.began),
         }
 
     def _gotchas(self) -> list[ExtractedMemory]:

@@ -113,6 +113,7 @@ class ContextListener:
         """Forget what was said so far: a part of it was erased from the log."""
         self._chats.clear()
         for record in self._records.values():
+            record.subject.clear()
             record.forget_conversation()
 
     def end_context(self, context: str) -> list[ExtractedMemory]:
@@ -307,4 +308,7 @@ class ContextListener:
             return False
         if not record.turns and not record.concluded:
             record.add_turn(chat)
+            # An erasure of the question, by its sender or its time, erases the memory (H-14).
+            record.began = chat.ts
+            record.participants.add(chat.sender)
         return True

@@ -464,13 +464,10 @@ def test_the_address_of_a_database_never_becomes_the_name_of_a_file(
     monkeypatch.setenv("MCPP_TOKEN", "t")
     agent = ["agent", "--model", "openai:m", "--base-url", "http://127.0.0.1:1/v1"]
     assert command_line.main([*agent, "--memory", address]) == 1
-    for variable, expected in (
-        (address, "Cannot use the database x"),
-        ("mysql://m:hunter2@h/x", "must"),
-    ):
-        monkeypatch.setenv("MCPP_MEMORY_DATABASE", variable)
-        assert command_line.main([*agent, "--memory"]) == 1
-        shown = capsys.readouterr().err
-        assert expected in shown
-        assert "hunter2" not in shown
+    monkeypatch.setenv("MCPP_MEMORY_DATABASE", "mysql://memory:hunter2@127.0.0.1/x")
+    assert command_line.main([*agent, "--memory"]) == 1
+    shown = capsys.readouterr().err
+    assert "Cannot use the database x" in shown
+    assert "MCPP_MEMORY_DATABASE must be" in shown
+    assert "hunter2" not in shown
     assert list(tmp_path.iterdir()) == []

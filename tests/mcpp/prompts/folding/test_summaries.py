@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpp import Envelope, new_context
+from mcpp.model_prompts import ModelPrompt, recompute
 from mcpp.prompts import (
     KEPT_NEWEST,
     BudgetError,
@@ -169,6 +170,18 @@ def test_a_pinned_message_stays_and_a_long_summary_is_cut() -> None:
     long = long_log(300)
     page = build(long, summary_of(long.envelopes, text="x" * 50_000)).markdown()
     assert page.count("x") < MAX_SUMMARY_CHARS + 100
+
+
+@pytest.mark.rule("M-55")
+def test_the_record_of_a_prompt_says_that_it_contains_summaries() -> None:
+    log = long_log()
+    cases: list[list[ContextSummary]] = [[], [summary_of(log.envelopes)]]
+    for expected, summaries in enumerate(cases):
+        model_prompt = ModelPrompt("analyst", log.envelopes, summaries=summaries)
+        record = model_prompt.record(model_prompt.build())
+        assert record.summaries == expected
+        [found] = recompute(record, "analyst", log.envelopes)
+        assert found.matches is not bool(expected)
 
 
 @pytest.mark.rule("M-55")
