@@ -105,9 +105,9 @@ class Questions:
             requests = result.get("inputRequests")
             if isinstance(requests, dict) and requests:
                 if unanswered:  # the wait for an answer is long: not ten times
-                    raise Failure(rpc.INTERNAL_ERROR, f"the server insists: {unanswered}")
+                    raise Failure(rpc.INTERNAL_ERROR, unanswered)
                 answers = await self.answer_each(requests, call)
-                unanswered = _unanswered(answers)
+                unanswered = _unanswered(requests, answers)
                 again["inputResponses"] = answers
             else:
                 await anyio.sleep(delay)
@@ -247,11 +247,15 @@ def _read_question(request: Any) -> tuple[str, dict[str, Any]]:
     return method, params if isinstance(params, dict) else {}
 
 
-def _unanswered(answers: Mapping[str, Any]) -> str:
-    """Return why a question has no answer; "" if all were answered."""
-    metas = (answer.get("_meta") for answer in answers.values())
-    reasons = (meta.get(rpc.REASON) for meta in metas if isinstance(meta, dict))
-    return next((f"its question was declined: {reason}" for reason in reasons if reason), "")
+def _unanswered(requests: Mapping[str, Any], answers: Mapping[str, Any]) -> str:
+    """Return which question was declined, and why; "" if none was."""
+    for key, answer in answers.items():
+        meta = answer.get("_meta")
+        reason = meta.get(rpc.REASON) if isinstance(meta, dict) else None
+        if reason:
+            message = one_line(str(_read_question(requests[key])[1].get("message")), 200)
+            return f"the server asks again what was declined: {message} ({reason})"
+    return ""
 
 
 def _decline(method: str, reason: str) -> dict[str, Any]:
