@@ -12,7 +12,7 @@ from mcpp.errors import NotInHistoryError
 from mcpp.payloads import Conclusion, ContextFailure, LiveText
 from mcpp.protocol import rpc
 from mcpp.transient import cut
-from mcpp_agents.a2a.serving.client_answers import ClientAnswer, OpenQuestion
+from mcpp_agents.a2a.serving.client_answers import ClientAnswer, ClientQuestion
 from mcpp_agents.a2a.serving.served_task import ServedTask
 from mcpp_agents.a2a.serving.task_record import CONTEXT_TYPE, METADATA, TaskRecord, is_question
 
@@ -45,7 +45,7 @@ class TaskBoard:
     def __init__(self, pod: Pod) -> None:
         self._pod = pod
         self._open: dict[str, ServedTask] = {}
-        self._questions: dict[str, OpenQuestion] = {}
+        self._questions: dict[str, ClientQuestion] = {}
 
     # --- following the log ---
 
@@ -198,7 +198,7 @@ class TaskBoard:
         task = self._task_of(Message(self._pod, call.envelope))
         if task is None:
             raise rpc.Failure(rpc.INVALID_PARAMS, "this question belongs to no task")
-        question = self._questions[call.envelope.id] = OpenQuestion(params)
+        question = self._questions[call.envelope.id] = ClientQuestion(params)
         try:
             return await question.wait()
         finally:

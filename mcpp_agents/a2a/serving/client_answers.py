@@ -31,7 +31,7 @@ class ClientAnswer(msgspec.Struct, frozen=True):
         return None if found is None else found[1].strip()
 
 
-class OpenQuestion:
+class ClientQuestion:
     """A question of the pod that waits for a client."""
 
     def __init__(self, params: dict[str, Any]) -> None:
