@@ -16,6 +16,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from mcpp.prompts.builder import PromptBuilder
+from mcpp.prompts.folding import ContextSummary
 from mcpp.prompts.prompt import Prompt
 from mcpp.protocol.envelope import Envelope
 from mcpp.tokens import estimate
@@ -57,7 +58,8 @@ class PromptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     taken up after `started`; what came later had only a share of the budget. `earlier` are the
     prompts of the same question before this one, as `DIGEST@ID` with a short digest, as many as
     there was room for. `system` is the digest of the agent's instructions, and `collapse` says when
-    consumed results were collapsed (T-28).
+    consumed results were collapsed (T-28). `summaries` is the number of summaries of open contexts
+    in it (M-55): the log does not hold these, so such a prompt cannot be built again from the log.
     """
 
     digest: str
@@ -68,6 +70,7 @@ class PromptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     question: str | None = None
     system: str | None = None
     collapse: Collapse = "cache"
+    summaries: int = 0
     earlier: tuple[str, ...] = ()
 
 
@@ -83,6 +86,7 @@ class ModelPrompt:
         token_budget: int = PROMPT_TOKENS,
         system: str = "",
         collapse: Collapse = "cache",
+        summaries: Iterable[ContextSummary] = (),
     ) -> None:
         """Begin with the log up to now.
 
@@ -93,6 +97,7 @@ class ModelPrompt:
             token_budget: the size of the prompt.
             system: the agent's instructions for the model.
             collapse: when consumed results are collapsed (T-28).
+            summaries: summaries of open contexts, from a source that the viewer trusts.
         """
         # A question that would fill the prompt is not pinned, so that it is shortened.
         is_pinned = question is not None and _tokens(question) <= token_budget // 2
@@ -109,7 +114,9 @@ class ModelPrompt:
             pins=[question.id] if question is not None and is_pinned else (),
             system=system,
             cache=_CACHE_POLICIES[collapse],
+            summaries=summaries,
         )
+        self._summaries = 0
         self._earlier: list[tuple[str, str]] = []
         self._first = self._last = ""
         self._room = math.inf
@@ -132,6 +139,7 @@ class ModelPrompt:
 
     def record(self, prompt: Prompt) -> PromptRecord:
         """Return the record of the prompt that was just built for a call of the model."""
+        self._summaries = max(self._summaries, prompt.summaries)
         record = PromptRecord(
             digest=prompt.digest,
             budget=self._token_budget,
@@ -141,6 +149,7 @@ class ModelPrompt:
             question=None if self._question is None else self._question.id,
             system=_digest(self._system.encode()) if self._system else None,
             collapse=self._collapse,
+            summaries=self._summaries,
         )
         fitting = record
         for count in range(1, len(self._earlier) + 1):

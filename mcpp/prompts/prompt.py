@@ -9,7 +9,7 @@ import msgspec
 
 from mcpp.prompts import quoting, render
 from mcpp.prompts.blocks import Block, PromptMessage, block_tokens, total_tokens
-from mcpp.prompts.draft import Changed, LeftOut, PromptDraft, omission
+from mcpp.prompts.draft import SUMMARIZED, Changed, LeftOut, PromptDraft, omission
 from mcpp.prompts.entries import PromptEntry
 from mcpp.prompts.turns import to_messages
 from mcpp.protocol.envelope import Envelope
@@ -95,6 +95,11 @@ class Prompt:
             first_changed=first,
             cache_lost=lost,
         )
+
+    @cached_property
+    def summaries(self) -> int:
+        """The number of summaries of open contexts that this prompt shows."""
+        return sum(change.reason == SUMMARIZED for change in self._draft.changed.values())
 
     @cached_property
     def handles(self) -> frozenset[str]:

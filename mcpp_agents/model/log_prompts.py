@@ -1,6 +1,7 @@
 """The prompts for one question at a time, from the agent's copy of the log."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any, Final
 
 import anyio
@@ -9,7 +10,7 @@ import msgspec
 from mcpp import Envelope, McppError, Pod
 from mcpp.buffers import MAX_LOG_BYTES, BoundedQueue
 from mcpp.model_prompts import ModelPrompt, PromptRecord
-from mcpp.prompts import Prompt
+from mcpp.prompts import ContextSummary, Prompt
 from mcpp_agents.model.limits import ModelLimits
 from mcpp_agents.recent_ids import RecentIds
 
@@ -37,6 +38,7 @@ class LogPrompts:
         self._start_position = pod.position
         self._question: Envelope | None = None
         self._remembered = ""
+        self._summaries: Sequence[ContextSummary] = ()
         self._added = 0
         self._reloads = 0
 
@@ -49,11 +51,17 @@ class LogPrompts:
         self._observed.add(envelope.id)
         self._moved.set()
 
-    def start(self, question: Envelope, remembered: str = "") -> None:
+    def start(
+        self,
+        question: Envelope,
+        remembered: str = "",
+        summaries: Sequence[ContextSummary] = (),
+    ) -> None:
         """Start the prompts for a question with the log up to now, and what is remembered."""
         self._record = None
         self._question = question
         self._remembered = remembered
+        self._summaries = summaries
         self._growing = ModelPrompt(
             self._pod.me,
             list(self._log),
@@ -61,6 +69,7 @@ class LogPrompts:
             token_budget=self._token_budget,
             system="\n\n".join(filter(None, (self._system, remembered))),
             collapse=self._collapse,
+            summaries=summaries,
         )
 
     async def next(self) -> Prompt:
@@ -103,7 +112,8 @@ class LogPrompts:
         for one in (*loaded, *(one for one in later if one.id not in current)):
             self._log.push(one, one.size_bytes)
         if self._question is not None:
-            self.start(current.get(self._question.id, self._question), self._remembered)
+            question = current.get(self._question.id, self._question)
+            self.start(question, self._remembered, self._summaries)
 
     @property
     def metadata(self) -> dict[str, Any]:

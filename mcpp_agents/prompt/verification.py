@@ -21,6 +21,11 @@ async def verify(pod: Pod, id: str, system: str) -> int:
     if not is_system_of(record, system):
         which = "others" if system else "some: pass them with --system FILE"
         raise McppError(f"{viewer} had instructions for its model, {which}")
+    if record.summaries:
+        raise McppError(
+            f"{viewer}'s model was shown summaries of open contexts from its memory, which the log "
+            "does not hold: its prompt cannot be built again"
+        )
     log = await read_recorded(pod, record)
     question = None
     if record.question is not None:
