@@ -187,7 +187,7 @@ class ServerConnection(asyncio.Protocol):
         if self._protocol.state is OPEN:
             self._protocol.fail(code, reason)
             self._send()
-            self.resume_reading()  # to see the client close its side
+        self.resume_reading()  # to see the client close its side
 
     def ping(self) -> None:
         """Send a ping, or abort the connection if nothing has arrived since the last one (G-41)."""

@@ -62,6 +62,16 @@ async def test_an_illegal_frame_does_not_affect_other_connections() -> None:
         assert (await receive(bob))["id"] == id_of(text)
 
 
+@pytest.mark.rule("G-42")
+async def test_a_drain_does_not_wait_for_a_client_that_was_refused_and_has_closed() -> None:
+    async with running() as gateway:
+        async with raw(gateway, "alice") as alice:
+            alice.send(FINAL | BINARY, b"")
+            assert await alice.close_code() == 1003
+        async with asyncio.timeout(2):  # without its end of the connection, it would take 5
+            await gateway.drain()
+
+
 async def test_a_text_in_fragments_with_a_ping_between_is_one_envelope() -> None:
     async with running() as gateway, raw(gateway, "alice") as alice:
         text = chat("alice", "grüße").encode()
