@@ -19,9 +19,11 @@ from functools import lru_cache
 from typing import Any
 
 from mcpp import Envelope, new_context, new_envelope, tokens
-from mcpp.prompts import CachePolicy, Prompt, PromptBuilder
+from mcpp.prompts import CachePolicy, ContextSummary, Prompt, PromptBuilder
 from mcpp.prompts.blocks import Block, block_tokens
 from mcpp.transient import Workflow, consumed, mark_by_rule
+from mcpp_agents.memory.bus.listener import ContextListener
+from mcpp_agents.memory.bus.summaries.rolling import RollingPolicy, RollingSummary
 
 TS = "2026-01-01T00:00:00Z"
 NEVER = CachePolicy(further_calls=0)
@@ -200,6 +202,35 @@ def row(name: str, without: Figures, within: Figures) -> str:
     return line.replace("| -", "| −")
 
 
+def open_context(messages: int = 500) -> tuple[int, int]:
+    """Return the tokens of a prompt over an open context, without and with memory's summary."""
+    rng = random.Random(500)
+    log, listener = _Log(), ContextListener("bench", rolling=RollingPolicy())
+    context = new_context("reasoning", id="work")
+    summaries: dict[str, ContextSummary] = {}
+    for number in range(messages):
+        text = f"Point {number}: {' '.join(rng.choices(WORDS, k=20))}. {rng.choice(WORDS)} "
+        text += f"needs {' '.join(rng.choices(WORDS, k=15))}."
+        log.send("reflection", {"thought": text}, rng.choice(("ann", "ben")), context=context)
+        listener.receive(log.envelopes[-1])
+        for summary in listener.take_summaries():
+            if isinstance(summary, RollingSummary):
+                summaries[summary.context] = summary.for_prompts()
+    built = (
+        PromptBuilder("analyst", contexts="fold", counter=_counter(), summaries=given)
+        for given in ((), summaries.values())
+    )
+    without, within = (builder.build(log.envelopes).tokens for builder in built)
+    return without, within
+
+
+def open_context_row(without: int, within: int) -> str:
+    """Return the sentence in `docs/prompts.md`."""
+    return (
+        f"{without:,} tokens without the summary, {within:,} with it (−{1 - within / without:.0%})."
+    )
+
+
 def _blocks(prompt: Prompt) -> Iterator[tuple[str, Block]]:
     for message in prompt.messages:
         for block in message.blocks:
@@ -294,6 +325,7 @@ def run() -> None:
     print("| scenario | final | | input | | cost with cache |\n|---|---|---|---|---|---|")
     for scenario in SCENARIOS:
         print(row(scenario.name, *compare(scenario)))
+    print("\nOpen context of 500 messages:", open_context_row(*open_context()))
     print("\n| envelopes | build | with a budget | one more `add` |\n|---|---|---|---|")
     for length in (100, 1000, 10_000):
         without_budget, within_budget, add = time_building(length)

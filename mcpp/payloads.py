@@ -4,6 +4,7 @@ Unknown members are allowed and ignored, as everywhere in the protocol. `text_of
 envelope of any kind says, as text.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -51,6 +52,7 @@ __all__ = [
     "Update",
     "Welcome",
     "Withdraw",
+    "opts_out",
     "outcome_in",
     "text_of",
     "text_payload",
@@ -471,6 +473,12 @@ def _conclusion_text(payload: Any, complete: bool) -> str | None:
         parts.append(_as_text(payload))
     said = "\n".join(dict.fromkeys(parts))
     return ": ".join(filter(None, (failure, said))) or None
+
+
+def opts_out(metadata: Mapping[str, Any]) -> bool:
+    """Return whether metadata opt out of memory (M-33): any value but true and "on" does."""
+    value = metadata.get("memory", True)
+    return value is not True and not (isinstance(value, str) and value.strip().casefold() == "on")
 
 
 def outcome_in(payload: Any) -> Outcome:

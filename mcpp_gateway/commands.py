@@ -19,8 +19,10 @@ from mcpp_gateway import config as configuration
 from mcpp_gateway import demo, links, log_format, report
 from mcpp_gateway.cluster.local_cluster import LocalCluster
 from mcpp_gateway.config import Config, ConfigError
+from mcpp_gateway.config.warnings import of_signing_keys
 from mcpp_gateway.edge.server import Gateway
-from mcpp_gateway.process import serve
+from mcpp_gateway.handover import report_failure
+from mcpp_gateway.process import read_files, serve
 
 _EXIT_USAGE: Final = 2
 _SESSION_KEY_BYTES: Final = 32
@@ -57,10 +59,7 @@ def gateway(argv: list[str]) -> int:
 def _check(path: Path, environment: Mapping[str, str]) -> int:
     try:
         config = configuration.load(path, environment)
-        if config.admits_signed:
-            from mcpp_gateway.tokens.service import check_keys
-
-            check_keys(config)
+        read_files(config)
     except McppError as error:
         return _fail("gateway", error)
     print("\n".join(map(log_format.escape, report.describe(config))))
@@ -181,11 +180,15 @@ def _run(
 def local_tokens(config: Config, folder: Path) -> Config:
     """Return a local pod's configuration with its folder of signed tokens, if there is one."""
     tokens = folder / "tokens"
-    return msgspec.structs.replace(config, token_folder=str(tokens)) if tokens.exists() else config
+    if not tokens.exists():
+        return config
+    warnings = (*config.warnings, *of_signing_keys(tokens))
+    return msgspec.structs.replace(config, token_folder=str(tokens), warnings=warnings)
 
 
 def _fail(command: str, error: McppError) -> int:
-    print(f"mcpp {command}: {log_format.escape(error)}", file=sys.stderr)
+    if not report_failure(str(error)):  # otherwise the old process logs the reason
+        print(f"mcpp {command}: {log_format.escape(error)}", file=sys.stderr)
     return _EXIT_USAGE
 
 

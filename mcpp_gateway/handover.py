@@ -14,7 +14,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Final
 
 logger = logging.getLogger("mcpp.gateway")
@@ -24,6 +24,8 @@ _READY: Final = "MCPP_READY_FD"
 _GO: Final = "MCPP_GO_FD"
 _FIRST_OF_SYSTEMD: Final = 3
 _READY_SECONDS: Final = 30.0
+_IS_READY: Final = b"1"
+_REASON_BYTES: Final = 2048  # less than a pipe holds
 
 
 def inherited_sockets(environment: Mapping[str, str] = os.environ) -> list[socket.socket]:
@@ -37,20 +39,31 @@ def inherited_sockets(environment: Mapping[str, str] = os.environ) -> list[socke
     return [socket.socket(fileno=number) for number in numbers]
 
 
-def wait_for_predecessor(environment: Mapping[str, str] = os.environ) -> bool:
+def wait_for_predecessor(environment: MutableMapping[str, str] = os.environ) -> bool:
     """Say that this process is ready, and wait until the old one has closed its logs.
 
     Return whether there is an old one. If it ends in any way, its end of the pipe closes, too.
     """
     if not environment.get(_READY):
         return False
-    ready, go = int(environment[_READY]), int(environment[_GO])
-    os.write(ready, b"1")
+    # Taken out: the numbers soon belong to other files.
+    ready, go = int(environment.pop(_READY)), int(environment.pop(_GO))
+    os.write(ready, _IS_READY)
     os.close(ready)
     while os.read(go, 1):
         pass
     os.close(go)
     return True
+
+
+def report_failure(reason: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Say why this process cannot take over; return whether an old one waits for that."""
+    if not environment.get(_READY):
+        return False
+    try:
+        return os.write(int(environment[_READY]), reason.encode()[:_REASON_BYTES]) > 0
+    except OSError:  # it has given up
+        return False
 
 
 class Successor:
@@ -71,7 +84,10 @@ class Successor:
 
 
 async def start_successor(sockets: Sequence[socket.socket]) -> Successor | None:
-    """Start this command again, and return it once it is ready; None if it fails."""
+    """Start this command again, and return it once it is ready; None if it fails.
+
+    Then one line in the log says why.
+    """
     ready, ready_there = os.pipe()
     go_there, go = os.pipe()
     numbers = [each.fileno() for each in sockets]
@@ -88,15 +104,16 @@ async def start_successor(sockets: Sequence[socket.socket]) -> Successor | None:
     os.close(go_there)
     try:
         async with asyncio.timeout(_READY_SECONDS):
-            said = await asyncio.to_thread(os.read, ready, 1)
+            said = await asyncio.to_thread(os.read, ready, _REASON_BYTES)
     except TimeoutError:
         said = b""
     finally:
         os.close(ready)
-    if said:
+    if said == _IS_READY:
         return Successor(process, go)
     os.close(go)
     process.kill()
     await asyncio.to_thread(process.wait)
-    logger.error("the new process did not start; this one goes on")
+    reason = said.decode(errors="replace") or "see its output"
+    logger.error("the new process did not start; this one goes on", extra={"reason": reason})
     return None

@@ -5,12 +5,14 @@ import logging
 import os
 import resource
 import signal
+import ssl
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from mcpp.errors import McppError
 from mcpp_gateway.config import Config
+from mcpp_gateway.edge.listener import read_certificate
 from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.handover import (
     Successor,
@@ -39,11 +41,11 @@ async def serve(
     if config.log.kind == "file":
         # The thread that writes the log gets its turn sooner: 10 % more throughput.
         sys.setswitchinterval(0.0005)
-    _check_keys(config)  # while a process that this one replaces can still go on
+    certificate = read_files(config)  # while a process that this one replaces can still go on
     if wait_for_predecessor():
-        config = reload()  # it may have changed while the other process stopped
+        config, certificate = _read_again(config, certificate, reload)
     gateway = create(config, loop, session_key)
-    await gateway.listen(inherited_sockets())
+    await gateway.listen(inherited_sockets(), certificate)
     stop = asyncio.Event()
     successors: list[Successor] = []
     gateway.on_drain_request = stop.set
@@ -75,7 +77,7 @@ async def serve(
     loop.add_signal_handler(signal.SIGUSR2, on_upgrade)
     loop.add_signal_handler(signal.SIGHUP, on_hangup)
     # Participants may have been added since the configuration was read, before SIGHUP was handled.
-    gateway.reconfigure(reload())
+    _apply(gateway, reload)
     facts = {"host": config.gateway.host, "port": gateway.port, "pid": os.getpid()}
     logger.info("listening", extra=facts)
     for warning in config.warnings:
@@ -96,12 +98,29 @@ def allow_many_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _check_keys(config: Config) -> None:
+def read_files(config: Config) -> ssl.SSLContext | None:
+    """Return the certificate, None without TLS, and check key files. Raises ConfigError."""
     if config.admits_signed:
         with suppress(ModuleNotFoundError):  # the gateway says what to install
             from mcpp_gateway.tokens.service import check_keys
 
             check_keys(config)
+    return read_certificate(config)
+
+
+def _read_again(
+    config: Config, certificate: ssl.SSLContext | None, reload: Callable[[], Config]
+) -> tuple[Config, ssl.SSLContext | None]:
+    """Return what may have changed while the other process stopped.
+
+    There is no process any more to go on with: if it cannot be read now, the first is used.
+    """
+    try:
+        fresh = reload()
+        return fresh, read_files(fresh)
+    except McppError as error:
+        _log_not_reloaded(error)
+        return config, certificate
 
 
 def _has_terminal() -> bool:
@@ -113,17 +132,30 @@ def _has_terminal() -> bool:
 
 
 def _reload(gateway: Gateway, reload: Callable[[], Config]) -> None:
-    try:
-        config = reload()
-        gateway.reconfigure(config)
-    except McppError as error:
-        logger.error("configuration not reloaded", extra={"reason": str(error)})  # noqa: TRY400
+    config = _apply(gateway, reload)
+    if config is None:
         return
     for warning in config.warnings:
         logger.warning(warning)
     if gateway.config != config:
         logger.warning("changed addresses, logs and clusters take effect at the next restart")
     logger.info("configuration reloaded")
+
+
+def _apply(gateway: Gateway, reload: Callable[[], Config]) -> Config | None:
+    """Apply the configuration as it is now; None if it cannot be used, and nothing changes."""
+    try:
+        config = reload()
+        gateway.reconfigure(config)
+    except McppError as error:
+        _log_not_reloaded(error)
+        return None
+    return config
+
+
+def _log_not_reloaded(error: McppError) -> None:
+    facts = {"reason": str(error)}
+    logger.error("configuration not reloaded; the one before stays", extra=facts)
 
 
 def _log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:

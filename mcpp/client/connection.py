@@ -47,9 +47,15 @@ from mcpp.session.effects import (
     Unsendable,
 )
 from mcpp.session.resumption import Delivery, Gap, HistoryEnd
-from mcpp.session.session import ClientSession, is_final
+from mcpp.session.session import REVOKED, ClientSession, is_final
 from mcpp.transports.several import SeveralGateways
-from mcpp.transports.transport import ABNORMAL, Connector, Transport, TransportClosed
+from mcpp.transports.transport import (
+    ABNORMAL,
+    Connector,
+    TokenRenewal,
+    Transport,
+    TransportClosed,
+)
 
 logger = logging.getLogger("mcpp.client")
 
@@ -146,6 +152,7 @@ class Connection:
         self._transport: Transport | None = None
         self._transport_scope: anyio.CancelScope | None = None
         self._replaced: Transport | None = None
+        self._revoked: ClosedError | None = None  # why the last connection was closed
         self._tasks: TaskGroup | None = None
         self._task_status: TaskStatus[None] | None = None
         self._timer_at: float | None = None
@@ -370,9 +377,10 @@ class Connection:
                 waited = self._retry_seconds(transport, attempt)
             else:
                 opened, position = self._clock(), self.session.position
+                self._revoked = None
                 closed = await self._use(transport)
                 if is_final(closed.code):
-                    raise ClosedError(closed.code, closed.reason)
+                    await self._check_newer_token(closed)
                 # Reset the backoff only if the transport held longer than the last wait, or
                 # delivered something.
                 held = self._clock() - opened >= waited or self.session.position != position
@@ -387,6 +395,15 @@ class Connection:
                     waited *= _MOVE_SHARE
             await anyio.sleep(waited)
             attempt += 1
+
+    async def _check_newer_token(self, closed: TransportClosed) -> None:
+        """Raise ClosedError unless a revoked token was replaced by another one before (S-12)."""
+        self._revoked = ClosedError(closed.code, closed.reason)
+        if closed.code != REVOKED or not isinstance(self.connector, TokenRenewal):
+            raise self._revoked
+        with anyio.move_on_after(self._options.open_seconds):  # a slow source may have one
+            if not await self.connector.has_newer_token():
+                raise self._revoked
 
     def _log_retry(self, cause: str, level: int) -> None:
         """Log why the connection is tried again: once, then every minute while it is the same."""
@@ -415,6 +432,8 @@ class Connection:
         except TokenRefusedError as refused:
             if self._task_status is not None:
                 raise
+            if self._revoked is not None:  # and the next token is no better
+                raise self._revoked from None
             error = UnreachableError(self.connector.address, f"401 {refused.reason}")
         first = self._task_status is not None
         if first and not self._options.keep_trying and not isinstance(error, BusyError):

@@ -8,6 +8,7 @@ from mcpp.prompts.blocks import CallBlock, ImageBlock, PromptMessage, ResultBloc
 from mcpp.prompts.budget import BudgetError
 from mcpp.prompts.builder import PromptBuilder
 from mcpp.prompts.draft import Changed, LeftOut
+from mcpp.prompts.folding import KEPT_NEWEST, ContextSummary, digest_of, is_summarized
 from mcpp.prompts.names import call_id, tool_name
 from mcpp.prompts.prompt import Prompt, Report
 from mcpp.prompts.turns import BEGINNING
@@ -17,10 +18,12 @@ from mcpp.transient.collapsing.expansion import EXPAND, expand_tool
 __all__ = [
     "BEGINNING",
     "EXPAND",
+    "KEPT_NEWEST",
     "BudgetError",
     "CachePolicy",
     "CallBlock",
     "Changed",
+    "ContextSummary",
     "ImageBlock",
     "LeftOut",
     "Prompt",
@@ -30,6 +33,8 @@ __all__ = [
     "ResultBlock",
     "TextBlock",
     "call_id",
+    "digest_of",
     "expand_tool",
+    "is_summarized",
     "tool_name",
 ]

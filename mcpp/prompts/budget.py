@@ -4,9 +4,10 @@
 
 1. Collapse consumed results, then superseded ones, then transient ones without a known consumer.
 2. Fold concluded contexts, the innermost first.
-3. Cut long messages to previews.
-4. Drop the oldest messages, then those that `keep_last` protects.
-5. Cut messages that the viewer's model has not seen yet, and mark them as cut.
+3. Show summaries of open contexts, where they are given, instead of the messages.
+4. Cut long messages to previews.
+5. Drop the oldest messages, then those that `keep_last` protects.
+6. Cut messages that the viewer's model has not seen yet, and mark them as cut.
 
 Unseen results of the viewer's own calls are never dropped. Unread messages of others are dropped,
 oldest first, only if even their previews do not fit; the newest one stays. Errors and pins go last.
@@ -23,10 +24,10 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from mcpp.errors import McppError
-from mcpp.prompts.blocks import Block, ResultBlock, TextBlock
+from mcpp.prompts.blocks import QuotedBlock, ResultBlock, ShownBlock, TextBlock
 from mcpp.prompts.draft import PromptDraft
 from mcpp.prompts.entries import PREVIEW_CHARS, LoggedContext, PromptEntry
-from mcpp.prompts.folding import members_of
+from mcpp.prompts.folding import ContextSummary, members_of
 from mcpp.transient.collapsing.lifecycle import TransientState
 from mcpp.transient.tracker import TransientTracker
 
@@ -84,13 +85,16 @@ def fit(
     protected: Protected,
     tracker: TransientTracker,
     concluded: Iterable[LoggedContext],
+    summaries: Iterable[tuple[LoggedContext, ContextSummary]] = (),
 ) -> None:
     """Reduce a draft until it fits, together with `fixed` other tokens, or raise BudgetError."""
     budget = allowed - fixed
     step = max(1, budget // STEPS_PER_BUDGET)
-    stages = (
+    stages: tuple[_Stage, ...] = (
         *_collapse_stages(draft, protected.all(), tracker),
         *_fold_stages(draft, protected.all(), concluded),
+        # Unread messages, too: they would be cut or dropped instead.
+        partial(_summaries, draft, summaries, protected._replace(unread=frozenset()).all()),
         *_removal_stages(draft, protected, budget),
     )
     for stage in stages:
@@ -108,7 +112,7 @@ def limit_images(draft: PromptDraft) -> None:
     shown = [
         (entry, len(image.data))
         for entry in draft.entries
-        if entry.kind == "result" and draft.is_intact(entry)
+        if (entry.kind == "result" or entry.pictures) and draft.is_intact(entry)
         for image in entry.images()
     ]
     number = _image_excess(len(shown), MAX_IMAGES)
@@ -185,7 +189,9 @@ def _apply(reductions: Iterable[_Reduction], needed: int) -> None:
             needed -= reduction.saved
 
 
-def _replacement(draft: PromptDraft, entry: PromptEntry, block: Block, reason: str) -> _Reduction:
+def _replacement(
+    draft: PromptDraft, entry: PromptEntry, block: ShownBlock, reason: str
+) -> _Reduction:
     return _Reduction(draft.saving(entry, block), partial(draft.replace, entry, block, reason))
 
 
@@ -201,6 +207,16 @@ def _folds(
         # The note costs about as much as the conclusion plus one line.
         saved = sum(draft.costs[one.position] for one in hidden) - _OUTLINE_TOKENS
         yield _Reduction(saved, partial(draft.fold, context, members, protected))
+
+
+def _summaries(
+    draft: PromptDraft,
+    summaries: Iterable[tuple[LoggedContext, ContextSummary]],
+    protected: frozenset[int],
+) -> Iterator[_Reduction]:
+    for context, summary in summaries:
+        if plan := draft.plan_summary(context, summary, protected):
+            yield _Reduction(plan.saved, partial(draft.summarize, plan))
 
 
 def _previews(draft: PromptDraft, protected: frozenset[int]) -> list[_Reduction]:
@@ -259,8 +275,8 @@ def _fair_share(costs: Iterable[int], budget: int) -> int:
     return share
 
 
-def _length(block: Block | None) -> int:
+def _length(block: ShownBlock | None) -> int:
     if isinstance(block, TextBlock):
         return len(block.text)
-    parts = block.content if isinstance(block, ResultBlock) else ()
+    parts = block.content if isinstance(block, ResultBlock | QuotedBlock) else ()
     return sum(len(part.text) for part in parts if isinstance(part, TextBlock))

@@ -11,12 +11,12 @@ from typing import Final, Literal
 from mcpp import kinds
 from mcpp.filters import Filter
 from mcpp.payloads import TEXT_KINDS
-from mcpp.prompts.attached import with_contents
+from mcpp.prompts.attached import attached_images, with_contents
 from mcpp.prompts.blocks import block_tokens
 from mcpp.prompts.budget import Protected, fit, limit_images
 from mcpp.prompts.draft import LeftOut, PromptDraft, omission
 from mcpp.prompts.entries import EntryKind, LoggedContext, PromptEntry
-from mcpp.prompts.folding import LoggedContexts, concludes, members_of
+from mcpp.prompts.folding import ContextSummary, LoggedContexts, concludes, members_of
 from mcpp.prompts.prompt import Prompt
 from mcpp.prompts.turns import BEGINNING, NOTHING_NEW
 from mcpp.protocol.contexts import ContextTracker, Lineage
@@ -88,8 +88,10 @@ class PromptBuilder:
         cache: the prices of the prompt cache, by which collapses are decided; None collapses as
             soon as possible.
         matching: which tool calls consume which results.
-        contents: attached content by hash, as `Pod.fetch` returns it. Pictures in tool results are
-            shown where it is given; other attachments are named.
+        contents: attached content by hash, as `Pod.fetch` returns it. Pictures in tool results and
+            of messages are shown where it is given; other attachments are named.
+        summaries: summaries of open contexts, from a source that you trust. With contexts folded
+            they replace the messages they were made from; otherwise only if the budget needs it.
     """
 
     def __init__(
@@ -107,8 +109,10 @@ class PromptBuilder:
         cache: CachePolicy | None = DEFAULT_CACHE_POLICY,
         matching: Matching = DEFAULT_MATCHING,
         contents: Mapping[str, bytes] | None = None,
+        summaries: Iterable[ContextSummary] = (),
     ) -> None:
-        self._contents = contents or {}
+        self._contents = {} if contents is None else contents
+        self._summaries = tuple(summaries)
         self.viewer: Final = viewer
         self._filter = filter
         self._context_mode: ContextMode = contexts
@@ -162,6 +166,10 @@ class PromptBuilder:
             protected = frozenset(self._pinned) | unseen
             for context in sorted(self._concluded, key=lambda one: -one.depth):
                 draft.fold(context, members_of(context), protected)
+            for context, summary in self._open_summaries():
+                plan = draft.plan_summary(context, summary, protected)
+                if plan is not None and plan.saved > 0:
+                    draft.summarize(plan)
         limit_images(draft)
         if self._budget is not None:
             self._fit(draft, self._budget, unseen)
@@ -231,6 +239,8 @@ class PromptBuilder:
         entry = PromptEntry(kind, envelope, index, self.viewer)
         entry.call = call
         entry.topic = (topic.type or topic.id) if topic else ""
+        if kind == "other" and call is None and envelope.attachments and self._contents:
+            entry.pictures = attached_images(envelope, self._contents)
         if partner is not None:
             entry.partner, partner.partner = partner, entry
         if kind == "call":
@@ -320,6 +330,11 @@ class PromptBuilder:
             self._sums.append(total)
         return total - self._sums[entry.position - self._sums_from]
 
+    def _open_summaries(self) -> list[tuple[LoggedContext, ContextSummary]]:
+        """Return the summaries of contexts that are open, each with its context."""
+        found = ((self._contexts.find(one.context), one) for one in self._summaries)
+        return [(context, summary) for context, summary in found if context is not None]
+
     def _unseen(self) -> frozenset[int]:
         positions: set[int] = set()
         for entry in reversed(self._entries):
@@ -359,6 +374,7 @@ class PromptBuilder:
             protected=protected,
             tracker=self._tracker,
             concluded=[] if self._context_mode == "fold" else list(self._concluded),
+            summaries=self._open_summaries(),
         )
 
     def _copy_with(self, envelopes: Iterable[Envelope]) -> "PromptBuilder":
@@ -375,6 +391,7 @@ class PromptBuilder:
             cache=self._cache,
             matching=self._matching,
             contents=self._contents,
+            summaries=self._summaries,
         )
         for envelope in envelopes:
             copy.add(envelope)

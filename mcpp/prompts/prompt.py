@@ -9,7 +9,7 @@ import msgspec
 
 from mcpp.prompts import quoting, render
 from mcpp.prompts.blocks import Block, PromptMessage, block_tokens, total_tokens
-from mcpp.prompts.draft import Changed, LeftOut, PromptDraft, omission
+from mcpp.prompts.draft import SUMMARIZED, Changed, LeftOut, PromptDraft, omission
 from mcpp.prompts.entries import PromptEntry
 from mcpp.prompts.turns import to_messages
 from mcpp.protocol.envelope import Envelope
@@ -97,6 +97,11 @@ class Prompt:
         )
 
     @cached_property
+    def summaries(self) -> int:
+        """The number of summaries of open contexts that this prompt shows."""
+        return sum(change.reason == SUMMARIZED for change in self._draft.changed.values())
+
+    @cached_property
     def handles(self) -> frozenset[str]:
         """The handles that this prompt shows."""
         return frozenset(change.handle for change in self._draft.changed.values())
@@ -131,7 +136,12 @@ class Prompt:
             )
             for one in entries
         ]
-        return transient({"content": [{"type": "text", "text": "\n".join(lines)}]})
+        pictures = entries[0].pictures if len(entries) == 1 else ()
+        content: list[dict[str, Any]] = [{"type": "text", "text": "\n".join(lines)}]
+        content += [
+            {"type": "image", "data": one.data, "mimeType": one.media_type} for one in pictures
+        ]
+        return transient({"content": content})
 
     def _entries_behind(self, handle: str) -> tuple[PromptEntry, ...]:
         if handle in self.handles:

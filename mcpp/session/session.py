@@ -60,6 +60,9 @@ from mcpp.session.roster import Roster
 _CLAIM_KINDS: Final = (f"{kinds.CLAIM}:", f"{kinds.RELEASE}:", kinds.PRESENCE)
 
 
+REVOKED: Final = 4501  # the token was revoked or has changed
+
+
 def is_final(code: int) -> bool:
     """Return whether a close code is final: the client must not reconnect."""
     return 4500 <= code <= 4999

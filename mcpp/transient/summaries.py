@@ -79,10 +79,15 @@ def summarize(result: Result | ResultModel, *, noun: str | None = None) -> str:
 
 
 def find_records(result: Result) -> tuple[str, Sequence[Any], Mapping[str, Any]] | None:
-    """Return the records in a result: their key, the list, and the enclosing object."""
-    value = result.get("structuredContent")
-    if value is None:
-        value = _read_text(result)
+    """Return the records in a result: their key, the list, and the enclosing object.
+
+    They are in the structured content or, where that has no list, in the text: servers also wrap a
+    text as `{"result": "…"}`.
+    """
+    return _records_in(result.get("structuredContent")) or _records_in(_read_text(result))
+
+
+def _records_in(value: Any) -> tuple[str, Sequence[Any], Mapping[str, Any]] | None:
     if isinstance(value, list):
         return "records", value, {}
     if not isinstance(value, Mapping):

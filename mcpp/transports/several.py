@@ -9,7 +9,7 @@ import anyio
 
 from mcpp.errors import UnreachableError
 from mcpp.session.resumption import Join
-from mcpp.transports.transport import Connector, Transport, blob_transfer
+from mcpp.transports.transport import Connector, TokenRenewal, Transport, blob_transfer
 
 # A gateway that does not answer in this time is passed over.
 _SECONDS_EACH: Final = 3.0
@@ -66,6 +66,11 @@ class SeveralGateways:
                 error = unreachable
         assert error is not None
         raise error
+
+    async def has_newer_token(self) -> bool:
+        """Return whether the token has changed since the last connection."""
+        opened = self._opened
+        return isinstance(opened, TokenRenewal) and await opened.has_newer_token()
 
     async def upload(self, hash: str, size: int, content: AsyncIterator[bytes]) -> None:
         """Upload a blob to the gateway that is connected: that one checks what is named (A-11)."""

@@ -69,6 +69,14 @@ class BlobTransfer(Protocol):
         """Yield the content of a blob as it arrives. Raises AttachmentError."""
 
 
+@runtime_checkable
+class TokenRenewal(Protocol):
+    """A connector whose token may change."""
+
+    async def has_newer_token(self) -> bool:
+        """Return whether the next connection would use another token than the last one."""
+
+
 def blob_transfer(connector: Connector) -> BlobTransfer:
     """Return a connector that can transfer blobs. Raises AttachmentError if this one cannot."""
     if not isinstance(connector, BlobTransfer):

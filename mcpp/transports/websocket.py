@@ -64,14 +64,18 @@ _BROKEN: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WebSocketConnector:
-    """Opens WebSockets to a pod's URL with a bearer token, which is never part of the URL."""
+    """Opens WebSockets to a pod's URL with a bearer token, which is never part of the URL.
+
+    Remembers the token that it used last.
+    """
 
     url: str
     token: TokenSource = field(repr=False)
     ssl_context: ssl.SSLContext | None = None
     silence_seconds: float = 20.0
+    _used: str | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def address(self) -> str:
@@ -86,6 +90,16 @@ class WebSocketConnector:
         """Yield the content of a blob. Raises AttachmentError."""
         async for piece in (await self._blobs()).download(hash):
             yield piece
+
+    async def has_newer_token(self) -> bool:
+        """Return whether the token has changed since the last connection.
+
+        One that cannot be read now, because it is being replaced, counts as changed.
+        """
+        try:
+            return await read_token(self.token) != self._used
+        except TokenUnavailableError:
+            return True
 
     async def _blobs(self) -> BlobAddress:
         try:
@@ -103,7 +117,7 @@ class WebSocketConnector:
 
     async def open(self, join: Join) -> "WebSocket":
         """Connect and complete the handshake."""
-        token = await self._read_token()
+        token = self._used = await self._read_token()
         uri = self._uri(join)
         tls = (self.ssl_context or ssl.create_default_context()) if uri.secure else None
         try:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from mcpp_agents.cli import options
+from mcpp_agents.memory.bus.summaries.rolling import RollingPolicy
+from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.requests import DEFAULT_TOKEN_BUDGET
 from mcpp_agents.memory.search.embedding import NAMES
 from mcpp_agents.memory.storage.postgres.address import is_database
@@ -18,6 +20,7 @@ _DATABASE_VARIABLE: Final = "MCPP_MEMORY_DATABASE"
 # Without the text, which may contain a password.
 _NOT_A_DATABASE: Final = "must be postgresql://USER@HOST/DATABASE"
 _MAX_PORT: Final = 65_535
+_ROLLING: Final = RollingPolicy()
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -35,6 +38,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
+def default_location() -> str:
+    """Return the database in the environment or, without one, the default file.
+
+    Raises MemoryStoreError if the variable is no address of a database.
+    """
+    location = os.environ.get(_DATABASE_VARIABLE)
+    if location and not is_database(location):
+        raise MemoryStoreError(f"{_DATABASE_VARIABLE} {_NOT_A_DATABASE}")
+    return location or str(DEFAULT_FILE)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mcpp memory", description="Store memories and compile context packs for agents."
@@ -44,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     place = file.add_mutually_exclusive_group()
     place.add_argument(
         "--file",
-        type=Path,
+        type=_file,
         help="the memory file (default: $MCPP_MEMORY or .mcpp/memory.db)",
     )
     place.add_argument(
@@ -111,6 +125,20 @@ def _add_join(commands: Any, search: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="the address of another server that implements the API",
     )
+    join.add_argument(
+        "--no-rolling", action="store_true", help="do not summarize contexts that are still open"
+    )
+    for option, default, unit in (
+        ("--rolling-messages", _ROLLING.messages, "messages"),
+        ("--rolling-chars", _ROLLING.chars, "characters"),
+    ):
+        join.add_argument(
+            option,
+            type=options.positive,
+            default=default,
+            metavar="N",
+            help=f"summarize an open context after so many {unit} (default: {default})",
+        )
     options.add_arguments(join)
 
 
@@ -248,6 +276,12 @@ def _host_and_port(text: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or int(port) > _MAX_PORT:
         raise argparse.ArgumentTypeError(f"must be HOST:PORT, not {text!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _file(text: str) -> Path:
+    if is_database(text):  # a folder of that name would show its password
+        raise argparse.ArgumentTypeError("must be a file; use --database for a database")
+    return Path(text)
 
 
 def _database(text: str) -> str:

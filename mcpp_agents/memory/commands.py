@@ -18,6 +18,7 @@ from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.pack import ContextPack
 from mcpp_agents.memory.packing.plan import SynthesisPlan
 from mcpp_agents.memory.requests import to_iso
+from mcpp_agents.memory.storage.postgres.address import is_database
 from mcpp_agents.memory.store import MemoryStore
 
 # A command ends before the background thread gets to work, so it embeds a few items itself.
@@ -31,7 +32,14 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def open_file(file: Path, embedder: str = "auto") -> MemoryStore:
+def open_location(location: str, embedder: str = "auto") -> MemoryStore:
+    """Open a memory file or, if the location is an address of one, a database."""
+    if is_database(location):
+        return MemoryStore.open(location, embedder=embedder)
+    return _open_file(Path(location), embedder)
+
+
+def _open_file(file: Path, embedder: str) -> MemoryStore:
     """Open a memory file; create it and its folder if they do not exist."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -43,7 +51,7 @@ def open_file(file: Path, embedder: str = "auto") -> MemoryStore:
 def _open(options: argparse.Namespace) -> MemoryStore:
     if options.database is not None:
         return MemoryStore.open(options.database, embedder=options.embedder)
-    return open_file(options.file, options.embedder)
+    return _open_file(options.file, options.embedder)
 
 
 def _open_existing(options: argparse.Namespace) -> MemoryStore:

@@ -31,7 +31,7 @@ RESERVED_METADATA: Final = frozenset(
     (
         *("author", "domain", "agent_id", "tags", "task_ids", "active_task", "words", "cosine"),
         *("contradicted_by", "truncated", "pod", "context", "context_type", "lineage"),
-        *("envelopes", "participants", "summarized_by", "rolling", "until"),
+        *("envelopes", "participants", "summarized_by", "rolling", "began", "until"),
     )
 )
 

@@ -8,7 +8,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from mcpp.cli.extras import missing_extra
-from mcpp_agents.memory.access import Principal, reach_of
+from mcpp_agents.memory.access import Principal, View, reach_of, scope_for
 from mcpp_agents.memory.auditing import CallAudit, StoreCaller
 from mcpp_agents.memory.drafts import answer_for, is_repeated, item_from_draft
 from mcpp_agents.memory.errors import (
@@ -32,6 +32,7 @@ from mcpp_agents.memory.requests import (
     ScopeFields,
     digest_key,
     read,
+    to_seconds,
 )
 from mcpp_agents.memory.search.compiler import Compiler
 from mcpp_agents.memory.search.embedding import Embedder, load
@@ -48,6 +49,7 @@ BUS_HOURLY_CAP: Final = 120
 _QUOTA_SECONDS: Final = 3600
 # Items per write, about 0.2 s: other processes get their turn in between (M-01).
 BATCH: Final = 1_000
+_MAX_DIARY: Final = 10_000
 TOOL_NAMES: Final = ("context", "remember", "synthesis_plan", "forget")
 
 # The library and the stdio server act as the owner of the file.
@@ -161,6 +163,11 @@ class MemoryStore:
         with self._audited("remember") as audit:
             return self._remember(list(drafts), metadata, audit)
 
+    def replace(self, draft: MemoryDraft, *, metadata: Mapping[str, Any]) -> Remembered:
+        """Store a memory in the place of the caller's one with the same key, if there is one."""
+        with self._audited("remember") as audit:
+            return self._remember([draft], metadata, audit, replacing=True)[0]
+
     def context(self, goal: str, **fields: Unpack[PackFields]) -> ContextPack:
         """Compile a context pack for a goal; the other fields are those of `PackRequest`.
 
@@ -199,13 +206,13 @@ class MemoryStore:
     ) -> int:
         """Erase what was recorded of a context, or with a participant's words; return how many.
 
-        `before` is a Unix time: what became true later stays.
+        `before` is a Unix time: what contains nothing of an earlier time stays.
         """
         with self._audited("forget") as audit, self._engine.writing():
             erased = [
                 item
                 for item in self._engine.recorded(self._caller.principal.id)
-                if (before is None or item.since < before)
+                if (before is None or _began(item) < before)
                 and (context is None or context in item.metadata.get("lineage", ()))
                 and participant in (None, item.author, *item.metadata.get("participants", ()))
             ]
@@ -263,6 +270,17 @@ class MemoryStore:
         """Return whether the caller has stored an item under this key."""
         return self._find_by_key(digest_key(idempotency_key)) is not None
 
+    def diary(self, agent_id: str, *, kind: str) -> list[Item]:
+        """Return the newest items of a kind in a diary, up to 10,000, outside of any project.
+
+        Raises:
+            AccessDenied: the caller has no diaries.
+        """
+        view = View(frozenset({scope_for(self._caller.principal, project=None, agent=agent_id)}))
+        with self._engine.reading():
+            newest = [outline.seq for outline in self._engine.newest(view, (kind,), _MAX_DIARY)]
+            return list(self._engine.fetch(newest, view).values())
+
     def opted_out(self) -> frozenset[str]:
         """Return the contexts of the caller, a pod, that have opted out of memory (M-33)."""
         return self._engine.opted_out(self._caller.principal.id)
@@ -287,17 +305,31 @@ class MemoryStore:
             yield audit
 
     def _remember(
-        self, drafts: Sequence[MemoryDraft], metadata: Mapping[str, Any] | None, audit: CallAudit
+        self,
+        drafts: Sequence[MemoryDraft],
+        metadata: Mapping[str, Any] | None,
+        audit: CallAudit,
+        *,
+        replacing: bool = False,
     ) -> list[Remembered]:
         for draft in drafts:
             draft.check()
             if metadata is None:
                 draft.check_source()
         batches = (drafts[start : start + BATCH] for start in range(0, len(drafts), BATCH))
-        return [answer for batch in batches for answer in self._write(batch, metadata or {}, audit)]
+        return [
+            answer
+            for batch in batches
+            for answer in self._write(batch, metadata or {}, audit, replacing=replacing)
+        ]
 
     def _write(
-        self, drafts: Sequence[MemoryDraft], metadata: Mapping[str, Any], audit: CallAudit
+        self,
+        drafts: Sequence[MemoryDraft],
+        metadata: Mapping[str, Any],
+        audit: CallAudit,
+        *,
+        replacing: bool,
     ) -> list[Remembered]:
         """Store one batch in one write: all or none."""
         now = self._clock()
@@ -309,6 +341,9 @@ class MemoryStore:
             for draft in drafts:
                 key = draft.idempotency_key and digest_key(draft.idempotency_key)
                 stored = by_key.get(key) or self._find_by_key(key) if key else None
+                if replacing and stored is not None:
+                    self._engine.remove(stored.seq)
+                    stored = None
                 redacted = draft.redacted()
                 item = item_from_draft(redacted, self._caller, key=key, now=now, metadata=metadata)
                 if stored is None:
@@ -407,6 +442,12 @@ class MemoryStore:
         if used + items > self._bus_hourly_cap:
             raise QuotaExceeded(author, self._bus_hourly_cap)
         self._engine.charge_quota(principal, author, items=items, at=now, expired_at=expired_at)
+
+
+def _began(item: Item) -> float:
+    """Return the time of the earliest text in an item that was recorded from a pod."""
+    began = item.metadata.get("began")
+    return min(item.since, to_seconds(began)) if isinstance(began, str) else item.since
 
 
 def _open_engine(location: str) -> Engine:

@@ -12,8 +12,8 @@ from mcpp_agents.cli import options
 from mcpp_agents.cli.joining import announce_join
 from mcpp_agents.cli.log_format import log_to_terminal
 from mcpp_agents.cli.tracing import trace_by_environment
-from mcpp_agents.memory.command_parser import DEFAULT_FILE
-from mcpp_agents.memory.commands import open_file
+from mcpp_agents.memory.command_parser import default_location
+from mcpp_agents.memory.commands import open_location
 from mcpp_agents.model.agent import ModelAgent
 from mcpp_agents.model.limits import ModelLimits
 from mcpp_agents.model.providers import make_provider
@@ -61,11 +61,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--memory",
         nargs="?",
-        type=Path,
-        const=DEFAULT_FILE,
-        metavar="FILE",
-        help="recall from a memory file before answering, and remember the answers in the agent's "
-        f"diary (default file: $MCPP_MEMORY or {DEFAULT_FILE})",
+        const="",
+        metavar="LOCATION",
+        help="recall from a memory before answering, and remember the answers in the agent's diary:"
+        " a file or postgresql://… (default: $MCPP_MEMORY_DATABASE, $MCPP_MEMORY or"
+        " .mcpp/memory.db)",
     )
     parser.add_argument(
         "--sampling",
@@ -87,7 +87,8 @@ def main(argv: list[str]) -> int:
     system = options.read_text(arguments.system)
     address = options.address_of(arguments, arguments.name)
 
-    with open_file(arguments.memory) if arguments.memory else nullcontext() as memory:
+    location = default_location() if arguments.memory == "" else arguments.memory
+    with open_location(location) if location else nullcontext() as memory:
 
         async def join() -> None:
             agent = ModelAgent(

@@ -26,7 +26,7 @@ from mcpp import (
 )
 from mcpp.agent.shares import Shares
 from mcpp.outcomes import Usage
-from mcpp.prompts import EXPAND, Prompt
+from mcpp.prompts import EXPAND, ContextSummary, Prompt
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
 from mcpp.transient import cut
@@ -167,7 +167,8 @@ class ModelSession:
         """Think about a question in its own context, and reply with the conclusion."""
         question = progress.question
         try:
-            self._prompts.start(question.envelope, await self._recall(question))
+            remembered, summaries = await self._recall(question)
+            self._prompts.start(question.envelope, remembered, summaries)
             self._usage = Usage()
             with agent_span(self._pod, progress.thinking.id):
                 text = await self._think(progress.thinking, progress)
@@ -199,13 +200,15 @@ class ModelSession:
             return {"text": cut(text)}
         return {"text": cut(text), "usage": msgspec.to_builtins(usage)}
 
-    async def _recall(self, question: Message) -> str:
+    async def _recall(self, question: Message) -> tuple[str, list[ContextSummary]]:
+        """Return a pack for the question, and summaries of open contexts."""
         if self._memory is None:
-            return ""
+            return "", []
         # A quarter of the prompt at most; in a thread, since the file may be locked.
         tokens = min(_MEMORY_TOKENS, self._limits.prompt_tokens // 4)
         recall = partial(self._memory.recall, question.text, max_tokens=tokens)
-        return await anyio.to_thread.run_sync(recall)
+        remembered = await anyio.to_thread.run_sync(recall)
+        return remembered, await anyio.to_thread.run_sync(self._memory.open_contexts)
 
     async def _remember(self, question: Message, answer: str) -> None:
         if self._memory is not None:

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -91,14 +92,27 @@ def _text(found: Any) -> str:
     """Return an answer as a table, or as one line for each of its members."""
     if isinstance(found, dict):
         width = max([24, *(len(name) + 2 for name in found)])
-        lines = (f"{name:{width}}{log_format.escape(value)}" for name, value in found.items())
+        lines = (f"{name:{width}}{_cell(name, value)}" for name, value in found.items())
         return "\n".join(lines)
     if not found:
         return "none"
     columns = list(found[0])
-    rows = [columns, *([log_format.escape(row[name]) for name in columns] for row in found)]
+    rows = [columns, *([_cell(name, row[name]) for name in columns] for row in found)]
     widths = [max(len(row[at]) for row in rows) for at in range(len(columns))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
+
+
+def _cell(name: str, value: Any) -> str:
+    """Return a value as people read it."""
+    if value is None or value == {}:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name == "expires":
+        return datetime.fromtimestamp(value, UTC).isoformat(sep=" ", timespec="seconds")
+    if isinstance(value, dict):
+        return log_format.escape(", ".join(f"{key} {count}" for key, count in value.items()))
+    return log_format.escape(value)

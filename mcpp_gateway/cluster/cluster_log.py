@@ -407,10 +407,8 @@ class ClusterLog:
             self._silence.end(beat.gateway)
         else:
             self._silence.hear(beat.gateway)
-        for pod, said in beat.leads.items():
-            link = self._pods.get(pod)
-            if link is not None:
-                link.receive_beat(said)
+        for name, link in self._pods.items():
+            link.receive_beat(beat.gateway, beat.leads.get(name))
 
 
 def new_link(section: ClusterSection, name: str) -> NatsLink:

@@ -144,9 +144,11 @@ class PodLink:
         else:
             self._ordering.expect(ack.seq)
 
-    def receive_beat(self, beat: PodBeat) -> None:
-        """Take what the leader says about the end of the log."""
-        self._ordering.expect(beat.sequence)
+    def receive_beat(self, gateway: str, beat: PodBeat | None) -> None:
+        """Take a beat of another gateway, with the end of the log if it leads this pod."""
+        if beat is not None:
+            self._ordering.expect(beat.sequence)
+        self.pod.delegation.hear_beat(gateway, None if beat is None else beat.term)
 
     def lose(self, gateway: str) -> None:
         """Take note that a gateway cannot be reached."""

@@ -78,6 +78,11 @@ class Config(msgspec.Struct, frozen=True):
         return self.shares_tokens or self.token_folder is not None
 
     @property
+    def key_folder(self) -> str | None:
+        """Where keys of issuers are kept over a restart; None: they are not."""
+        return self.token_folder if self.log.kind == "memory" else self.log.path
+
+    @property
     def token_sources(self) -> tuple[object, ...]:
         """Where signed tokens may come from."""
         return self.issuers, self.token_folder, self.shares_tokens

@@ -8,6 +8,7 @@ from typing import Final
 from mcpp_gateway.config.sections import PodSection, Sections
 
 _MANY: Final = 5
+_GROUP_MAY_READ: Final = 0o040
 _OTHERS_MAY_READ: Final = 0o004
 
 
@@ -23,13 +24,30 @@ def unsafe(sections: Sections, folder: Path) -> Iterator[str]:
         yield from _of_pod(pod, section, folder)
     if sections.admin.token_file is not None:
         yield from _of_file(sections.admin.token_file, "admin.token_file", folder)
+    for key, name in (
+        ("gateway.tls_key", gateway.tls_key),
+        ("cluster.tls_key", sections.cluster.tls_key),
+        ("cluster.credentials", sections.cluster.credentials),
+    ):
+        if name is not None:
+            yield from _of_file(name, key, folder)
+    if sections.tokens.path is not None:
+        yield from of_signing_keys(folder / sections.tokens.path)
     yield from _of_issuers(sections)
+    yield from _of_kept_keys(sections)
 
 
 def of_file(path: Path, has_tokens: bool) -> Iterator[str]:
     """Yield a line if everyone on the machine can read a configuration that holds tokens."""
     if has_tokens and _is_readable(path):
         yield f"{path}: holds tokens, and every user of this machine can read it (chmod o-r)"
+
+
+def of_signing_keys(folder: Path) -> Iterator[str]:
+    """Yield a line for each key that signs tokens and can be read by more than its owner."""
+    for path in sorted(folder.glob("key-*.pem")):
+        if _is_readable(path, _GROUP_MAY_READ | _OTHERS_MAY_READ):
+            yield f"tokens.path: other users can read {path}, which signs tokens (chmod go-rwx)"
 
 
 def _of_pod(pod: str, section: PodSection, folder: Path) -> Iterator[str]:
@@ -52,9 +70,9 @@ def _of_file(name: str, key: str, folder: Path) -> Iterator[str]:
         yield f"{key}: every user of this machine can read {name} (chmod o-r)"
 
 
-def _is_readable(path: Path) -> bool:
+def _is_readable(path: Path, by: int = _OTHERS_MAY_READ) -> bool:
     try:
-        return bool(path.stat().st_mode & _OTHERS_MAY_READ)
+        return bool(path.stat().st_mode & by)
     except OSError:
         return False
 
@@ -66,6 +84,17 @@ def _of_issuers(sections: Sections) -> Iterator[str]:
             f"issuers.{free[0]}.allow.participants: '*' with other issuers: the first to use a "
             "name has it; give each issuer a pattern of its own"
         )
+
+
+def _of_kept_keys(sections: Sections) -> Iterator[str]:
+    if sections.log.kind != "memory" or sections.tokens.path is not None:
+        return
+    for name, issuer in sections.issuers.items():
+        if issuer.jwks_url is not None:
+            yield (
+                f"issuers.{name}: without a log in files and without tokens.path, its keys are not "
+                "kept over a restart; while its key server is down, its tokens then have to wait"
+            )
 
 
 def _is_loopback(host: str) -> bool:

@@ -40,13 +40,17 @@ class Listener:
         config: Config,
         connect: Callable[[], asyncio.Protocol],
         inherited: Sequence[socket.socket] = (),
+        certificate: ssl.SSLContext | None = None,
     ) -> None:
         """Listen for connections, on sockets of another process if it has left some.
 
-        Raises ConfigError if that is not possible.
+        `certificate` is the configuration's, if it was read before. Raises ConfigError if listening
+        is not possible.
         """
         section = config.gateway
-        tls = self._tls = _tls(config)
+        tls = self._tls = certificate or read_certificate(config)
+        if tls is not None:
+            tls.sni_callback = self._choose_certificate
         options: dict[str, Any] = {
             "ssl": tls,
             # Half for TLS and half for the upgrade: `handshake_seconds` in all.
@@ -74,13 +78,15 @@ class Listener:
                 same.listen(_BACKLOG)
         self.port = self.sockets[0].getsockname()[1]
 
-    def reload_certificate(self, config: Config) -> None:
-        """Use a new certificate for connections from now on. Raises ConfigError."""
+    def next_certificate(self, config: Config) -> ssl.SSLContext | None:
+        """Return the certificate of a new configuration. Raises ConfigError."""
         if (self._tls is None) != (config.gateway.tls_cert is None):
             raise ConfigError("gateway.tls_cert: TLS is turned on and off by a restart")
-        if self._tls is not None:
-            _tls(config)  # first into another context: a wrong file must not spoil this one
-            _load(self._tls, config)
+        return read_certificate(config)
+
+    def use_certificate(self, certificate: ssl.SSLContext | None) -> None:
+        """Use a certificate for connections from now on."""
+        self._tls = certificate
 
     async def local_url(self) -> str:
         """Return an address at which a process of this machine can join.
@@ -107,25 +113,31 @@ class Listener:
             server.close()
         self._servers.clear()
 
+    def _choose_certificate(
+        self, line: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext
+    ) -> None:
+        # The servers keep the context that they began with. Loading a second certificate into it
+        # would spoil it if the files changed meanwhile.
+        if self._tls is not None:
+            line.context = self._tls
 
-def _tls(config: Config) -> ssl.SSLContext | None:
+
+def read_certificate(config: Config) -> ssl.SSLContext | None:
+    """Return what serves with a configuration's certificate, None without TLS.
+
+    Raises ConfigError if the files cannot be used.
+    """
     cert, key = config.gateway.tls_cert, config.gateway.tls_key
     if cert is None or key is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    _load(context, config)
-    return context
-
-
-def _load(context: ssl.SSLContext, config: Config) -> None:
-    cert, key = config.gateway.tls_cert, config.gateway.tls_key
-    assert cert is not None
     try:
         context.load_cert_chain(cert, key)
     except (OSError, ValueError) as error:
         reason = f"cannot load {cert!r} with {key!r}: {error}"
         raise ConfigError(f"gateway.tls_cert: {reason}") from None
+    return context
 
 
 def _explain(error: OSError, host: str, port: int) -> str:

@@ -12,9 +12,11 @@ import logging
 import os
 import secrets
 import socket
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -114,8 +116,15 @@ class Gateway:
         self._drained = asyncio.Event()
         self._committed = asyncio.Event()
 
-    async def listen(self, inherited: Sequence[socket.socket] = ()) -> None:
-        """Open the port, or take over inherited sockets. Raises ConfigError if it cannot."""
+    async def listen(
+        self,
+        inherited: Sequence[socket.socket] = (),
+        certificate: ssl.SSLContext | None = None,
+    ) -> None:
+        """Open the port, or take over inherited sockets. Raises ConfigError if it cannot.
+
+        `certificate` is the configuration's, if it was read before.
+        """
         try:
             if self.cluster is not None:
                 await self.cluster.connect()
@@ -123,7 +132,7 @@ class Gateway:
                 self._sessions = SessionTokens(key)
             for pod in self.pods.values():
                 await self.blobs.load(pod)
-            await self._listen(inherited)
+            await self._listen(inherited, certificate)
         except BlobStoreError as error:
             await self._close_logs()
             raise ConfigError(f"log.path: the blobs cannot be read: {error}") from None
@@ -131,8 +140,11 @@ class Gateway:
             await self._close_logs()
             raise
 
-    async def _listen(self, inherited: Sequence[socket.socket]) -> None:
-        await self._listener.open(self.config, lambda: ServerConnection(self), inherited)
+    async def _listen(
+        self, inherited: Sequence[socket.socket], certificate: ssl.SSLContext | None
+    ) -> None:
+        new_connection = partial(ServerConnection, self)
+        await self._listener.open(self.config, new_connection, inherited, certificate)
         self.port = self._listener.port
         if self.cluster is not None:
             self.cluster.address = f"{self.config.gateway.host}:{self.port}"
@@ -225,12 +237,13 @@ class Gateway:
     def reconfigure(self, config: Config) -> None:
         """Apply the participants and tokens of a new configuration; the rest needs a restart."""
         config = without_restart(self.config, config)
-        # First, because it may fail, and then nothing has changed.
-        self._listener.reload_certificate(config)
+        # First, because they may fail, and then nothing has changed.
+        certificate = self._listener.next_certificate(config)
         tokens = self._open_tokens(config)
         for name in config.pods.keys() - self.pods.keys():
             self.pods[name] = self._new_pod(name, config)
             self.blobs.run(self.blobs.load(self.pods[name]))
+        self._listener.use_certificate(certificate)
         self._advance_clock()
         now = self.hub.clock()
         kept = {identity: secret for secret, identity in config.tokens.items()}
@@ -422,7 +435,7 @@ class Gateway:
             shared = self.cluster.share_tokens(
                 with_key=config.shares_tokens, on_change=self._learn_tokens
             )
-        return TokenService(config, self.loop, lambda: self.hub.clock(), shared)
+        return TokenService(config, self.loop, lambda: self.hub.clock(), shared, self.tokens)
 
     async def revoke(self, name: str) -> int:
         """Revoke a signed token by its id, or all of a participant (S-10).

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Sequence
 from typing import Final
 
@@ -39,9 +40,13 @@ class ReplayGateway(Gateway):
         super().__init__(config, loop)
         self._history = HistoryReader(loop, self.hub.clock, self.hub.perform_all)
 
-    async def listen(self, inherited: Sequence[socket.socket] = ()) -> None:
+    async def listen(
+        self,
+        inherited: Sequence[socket.socket] = (),
+        certificate: ssl.SSLContext | None = None,
+    ) -> None:
         """Open the port and begin to play."""
-        await super().listen(inherited)
+        await super().listen(inherited, certificate)
         self._step()
 
     async def drain(self, *, handing_over: bool = False) -> None:

@@ -104,13 +104,13 @@ def erase(
     new_id: Callable[[], str],
     now: float,
     before_decision: Callable[[], None],
-    remove_blobs: Callable[[frozenset[str]], None] = lambda hashes: None,
+    remove_blobs: Callable[[frozenset[str], frozenset[str]], None] = lambda gone, kept: None,
 ) -> int:
     """Erase entries of a log that is in order and that no gateway uses; return how many.
 
     `before_decision` removes copies of the texts, such as an index; `remove_blobs` is called at the
-    end with the hashes of those that only erased entries named. Raises DamagedError, ErasureError
-    and OSError.
+    end with the hashes of those that only erased entries named, and of those that others name.
+    Raises DamagedError, ErasureError and OSError.
     """
     names = [name for name in disk.names() if segments.is_segment_name(name)]
     contexts: dict[tuple[object, ...], Lineage] = {}  # as it was at different times
@@ -128,6 +128,7 @@ def erase(
     with_states = {name for name in names if _has_state(disk, name, changes)}
     total = sum(counts.values())
     if not total and not with_states:
+        remove_blobs(gone, frozenset(kept_blobs))
         return 0
     try:
         for name in names[:-1]:
@@ -144,7 +145,7 @@ def erase(
     before_decision()
     _decide(disk.open(DECISION, create=True))
     finish(disk)
-    remove_blobs(gone)
+    remove_blobs(gone, frozenset(kept_blobs))
     return total
 
 

@@ -209,7 +209,8 @@ def _duration(text: str) -> float:
     found = re.fullmatch(r"(\d{1,9})([smhd])", text)
     seconds = int(found[1]) * _UNITS[found[2]] if found else 0
     if not 0 < seconds <= MAX_DAYS * 86_400:
-        raise argparse.ArgumentTypeError(f"must be a time such as 30d or 12h, not {text!r}")
+        reason = f"must be a time such as 30d or 12h, up to {MAX_DAYS}d, not {text!r}"
+        raise argparse.ArgumentTypeError(reason)
     return float(seconds)
 
 

@@ -2,7 +2,8 @@
 
 A token with an unknown key id starts a refresh. The request waits for it, so that a rotation is
 not noticed by clients. Refreshes are `REFRESH_SECONDS` apart: tokens with invented key ids cost the
-key server no more than that. Keys are used for up to 24 hours after they were last read.
+key server no more than that. Keys are used for up to 24 hours after they were last read, also by
+the next process if they are saved.
 """
 
 import asyncio
@@ -49,6 +50,15 @@ class KeyCache:
         """Read the keys in place, before the gateway serves. Raises KeySetError."""
         self._tried_at = self._clock()
         self._store(self._read())
+
+    @property
+    def known(self) -> tuple[Sequence[VerifyingKey], float]:
+        """The keys, and when they were read."""
+        return self._keys, self._read_at
+
+    def restore(self, keys: Sequence[VerifyingKey], read_at: float) -> None:
+        """Begin with keys that were read before; those that are too old are not used."""
+        self._keys, self._read_at = keys, read_at
 
     def find(self, id: str | None) -> VerifyingKey | None:
         """Return the key with an id, or the only key if a token names none."""

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -14,6 +13,7 @@ from mcpp_gateway.tokens.fetching import fetch
 from mcpp_gateway.tokens.key_cache import KeyCache, ReadKeys
 from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey, read_key_set, read_public_key
 from mcpp_gateway.tokens.revocations import Revocation, Revocations
+from mcpp_gateway.tokens.saved_keys import SavedKeys
 from mcpp_gateway.tokens.signing import ISSUER_CLAIM, OwnTokens, revocations_of
 from mcpp_gateway.tokens.store import TokenStore
 from mcpp_gateway.tokens.verdicts import BadToken, Verdict
@@ -34,11 +34,25 @@ class TokenService:
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float],
         shared: OwnTokens | None = None,
+        before: "TokenService | None" = None,
     ) -> None:
-        """Read the keys. `shared` is what the gateways of a cluster have in common."""
+        """Read the keys.
+
+        Args:
+            config: the configuration.
+            loop: the event loop.
+            clock: the time.
+            shared: what the gateways of a cluster have in common.
+            before: the service of the configuration before, whose keys are used until the key
+                servers have answered.
+        """
         self.revocations = Revocations()
         self._loop = loop
         self._clock = clock
+        self._saved = SavedKeys(None if config.key_folder is None else Path(config.key_folder))
+        self._fetched: dict[str, KeyCache] = {}
+        earlier = {} if before is None else before._fetched
+        self._known = {url: cache.known for url, cache in earlier.items()}
         folder = config.token_folder
         self._folder = None if folder is None else TokenStore(Path(folder))
         if self._folder is not None:
@@ -55,10 +69,10 @@ class TokenService:
     def reread(self, config: Config) -> None:
         """Apply new pods, and read key files again. Raises ConfigError."""
         for issuer, settings in zip(self._issuers, config.issuers, strict=False):
-            if settings.keys_kind == "jwks_url":
-                issuer.keys.refresh()
-            else:
+            if settings.keys_kind != "jwks_url":
                 self._load(issuer.keys)
+            elif not issuer.keys.retry_seconds:
+                issuer.keys.refresh()
         self._verification = Issuers(self._issuers, config.pods)
 
     def verify(self, token: str, now: float, *, may_refresh: bool = True) -> Verdict:
@@ -112,16 +126,10 @@ class TokenService:
 
     def _issuers_of(self, config: Config) -> Iterator[Issuer]:
         for settings in config.issuers:
-            read, renews = _reader(settings)
-            cache = KeyCache(settings.name, read, self._loop, self._clock, renews=renews)
             if settings.keys_kind == "jwks_url":
-                cache.refresh()  # not in place: the key server may take its time
+                cache = self._fetching(settings)
             else:
-                try:
-                    cache.load()
-                except (KeySetError, OSError) as error:
-                    key = f"issuers.{settings.name}.{settings.keys_kind}"
-                    raise ConfigError(f"{key}: {settings.keys}: {error}") from None
+                cache = self._reading(settings)
             yield Issuer(
                 settings.name,
                 settings.issuer,
@@ -132,6 +140,35 @@ class TokenService:
                 settings.subject,
                 settings.clock_skew_seconds,
             )
+
+    def _fetching(self, settings: IssuerSettings) -> KeyCache:
+        """Return the keys of a key server, as they were last known."""
+        url = settings.keys
+
+        def read() -> Sequence[VerifyingKey]:
+            data = fetch(url)
+            keys = read_key_set(data)
+            self._saved.save(url, data, self._clock())
+            return keys
+
+        cache = KeyCache(settings.name, read, self._loop, self._clock)
+        known = self._known.get(url) or self._saved.load(url, self._clock())
+        if known is not None:
+            cache.restore(*known)
+        cache.refresh()  # not in place: the key server may take its time
+        self._fetched[url] = cache
+        return cache
+
+    def _reading(self, settings: IssuerSettings) -> KeyCache:
+        """Return the keys of a file. Raises ConfigError."""
+        read, renews = _file_reader(settings), settings.keys_kind == "jwks_file"
+        cache = KeyCache(settings.name, read, self._loop, self._clock, renews=renews)
+        try:
+            cache.load()
+        except (KeySetError, OSError) as error:
+            key = f"issuers.{settings.name}.{settings.keys_kind}"
+            raise ConfigError(f"{key}: {settings.keys}: {error}") from None
+        return cache
 
     def _own_issuer(self, store: OwnTokens) -> Issuer:
         cache = KeyCache(OWN_ISSUER, store.public_keys, self._loop, self._clock, renews=False)
@@ -149,7 +186,7 @@ def check_keys(config: Config) -> None:
     for settings in config.issuers:
         if settings.keys_kind != "jwks_url":
             try:
-                _reader(settings)[0]()
+                _file_reader(settings)()
             except (KeySetError, OSError) as error:
                 key = f"issuers.{settings.name}.{settings.keys_kind}"
                 raise ConfigError(f"{key}: {error}") from None
@@ -169,19 +206,8 @@ def _template(settings: IssuerSettings) -> Template:
     )
 
 
-def _reader(settings: IssuerSettings) -> tuple[ReadKeys, bool]:
-    """Return how an issuer's keys are read, and whether they may change."""
-    if settings.keys_kind == "jwks_url":
-        return partial(_fetch_keys, settings.keys), True
+def _file_reader(settings: IssuerSettings) -> ReadKeys:
+    """Return how the keys of a file are read."""
+    parse = read_key_set if settings.keys_kind == "jwks_file" else read_public_key
     path = Path(settings.keys)
-    if settings.keys_kind == "jwks_file":
-        return partial(_read_keys, path), True
-    return lambda: read_public_key(path.read_bytes()), False
-
-
-def _fetch_keys(url: str) -> Sequence[VerifyingKey]:
-    return read_key_set(fetch(url))
-
-
-def _read_keys(path: Path) -> Sequence[VerifyingKey]:
-    return read_key_set(path.read_bytes())
+    return lambda: parse(path.read_bytes())

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import jwt
-from jwt.exceptions import PyJWTError
+from jwt.exceptions import InvalidAudienceError, MissingRequiredClaimError, PyJWTError
 
 from mcpp_gateway.tokens.claims import ClaimError, Grant, Template, read_grant
 from mcpp_gateway.tokens.key_cache import KeyCache
@@ -52,6 +52,7 @@ class Issuers:
         if not isinstance(key_id, str | None):
             return BadToken()
         waiting: Unverifiable | None = None
+        refusal = BadToken()
         for issuer in self._candidates(claims):
             key = issuer.keys.find(key_id)
             if key is None:
@@ -59,10 +60,14 @@ class Issuers:
                 continue
             if key.algorithm != header["alg"]:
                 continue
-            verified = _verify(token, key.key, key.algorithm, issuer)
+            try:
+                verified = _verify(token, key.key, key.algorithm, issuer)
+            except ClaimError as error:  # another issuer may have the same keys
+                refusal = BadToken(str(error))
+                continue
             if verified is not None:
                 return self._grant(verified, issuer, now)
-        return waiting or BadToken()
+        return waiting or refusal
 
     def _candidates(self, claims: Mapping[str, Any]) -> list[Issuer]:
         stated = claims.get("iss")
@@ -96,6 +101,10 @@ def _unverifiable(issuer: Issuer, may_refresh: bool) -> Unverifiable | None:
 
 
 def _verify(token: str, key: Any, algorithm: str, issuer: Issuer) -> Mapping[str, Any] | None:
+    """Return the claims of a token, None if the key did not sign it.
+
+    Raises ClaimError if it did, for another audience.
+    """
     try:
         claims: Mapping[str, Any] = jwt.decode(
             token,
@@ -108,9 +117,14 @@ def _verify(token: str, key: Any, algorithm: str, issuer: Issuer) -> Mapping[str
                 "verify_exp": False,
                 "verify_nbf": False,
                 "verify_iat": False,
+                # Where the claims are read, with a reason.
+                "verify_sub": False,
+                "verify_jti": False,
                 "verify_aud": issuer.audience is not None,
             },
         )
+    except (InvalidAudienceError, MissingRequiredClaimError):  # checked after the signature
+        raise ClaimError("the token is not for this audience (aud)") from None
     except (PyJWTError, ValueError, TypeError, RecursionError):
         return None
     return claims

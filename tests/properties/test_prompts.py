@@ -131,7 +131,7 @@ def test_a_prompt_is_valid_and_consistent_for_every_log(
     check(log, options)
 
 
-@pytest.mark.slow
+@pytest.mark.torture
 @fuzz(4000)
 @given(LOGS, OPTIONS)
 def test_a_prompt_is_valid_and_consistent_for_thousands_of_logs(

@@ -10,7 +10,8 @@ from mcpp_agents.memory.bus.envelope_text import (
     kept_text,
     subject_text,
 )
-from mcpp_agents.memory.bus.extractive_summary import SpokenTurn
+from mcpp_agents.memory.bus.summaries.extractive_summary import SpokenTurn
+from mcpp_agents.memory.bus.summaries.rolling import RollingState
 
 MAX_GOTCHAS: Final = 3
 MAX_TURN_CHARS: Final = 4_000
@@ -51,6 +52,7 @@ class ContextRecord:
     creator: str | None
     generation: int
     last: EnvelopeRef | None = None
+    began: str | None = None  # the timestamp of the earliest text that is kept
     concluded: bool = False
     subject: dict[str, str] = field(default_factory=dict)  # lines by the name of the metadata
     turns: list[SpokenTurn] = field(default_factory=list)
@@ -60,6 +62,8 @@ class ContextRecord:
     calls: dict[str, dict[str, set[str]]] = field(default_factory=dict)
     creator_failures: dict[str, FailedCall] = field(default_factory=dict)  # by their text
     other_failures: dict[str, FailedCall] = field(default_factory=dict)
+    rolling: RollingState = field(default_factory=RollingState)
+    has_summary: bool = False  # a rolling summary of it may be stored (M-53)
 
     @property
     def subject_text(self) -> str:
@@ -81,6 +85,7 @@ class ContextRecord:
     def add_envelope(self, envelope: Envelope) -> None:
         """Record an envelope's id and sender, and a call or its response."""
         self.last = EnvelopeRef.of(envelope)
+        self.began = self.began or envelope.ts
         self.participants.add(envelope.sender)
         if len(self.envelopes) < _MAX_ENVELOPES:
             self.envelopes.append(envelope.id)
@@ -98,11 +103,13 @@ class ContextRecord:
         if text := subject_text(name, value):
             self.subject[name] = attribute_lines(sender, text)[:_MAX_SUBJECT_CHARS]
 
-    def add_turn(self, envelope: Envelope) -> None:
-        """Record what an envelope says, if it says anything."""
-        if text := kept_text(envelope):
-            self.turns.append(SpokenTurn(envelope.sender, text[:MAX_TURN_CHARS]))
+    def add_turn(self, envelope: Envelope) -> str:
+        """Record what an envelope says, if it says anything, and return it."""
+        text = kept_text(envelope)[:MAX_TURN_CHARS]
+        if text:
+            self.turns.append(SpokenTurn(envelope.sender, text))
             self._keep_turns(_MAX_TURNS)
+        return text
 
     @property
     def turn_chars(self) -> int:
@@ -113,6 +120,7 @@ class ContextRecord:
         """Keep the first and the last turns only, and return how many characters were dropped."""
         before = self.turn_chars
         self._keep_turns(_KEPT_TURNS)
+        self.rolling.clear()  # it refers to the same texts
         return before - self.turn_chars
 
     def _keep_turns(self, number: int) -> None:
@@ -120,7 +128,9 @@ class ContextRecord:
 
     def forget_conversation(self) -> None:
         """Drop what was said: it is stored already, or must not be."""
+        self.began = None
         self.turns.clear()
+        self.rolling.clear()
         self.creator_failures.clear()
         self.other_failures.clear()
 

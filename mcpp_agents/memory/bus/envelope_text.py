@@ -32,12 +32,6 @@ _LIKE_A_TURN: Final = re.compile(
 )
 
 
-def opts_out(metadata: Mapping[str, Any]) -> bool:
-    """Return whether a context's metadata opt it out (M-33): any value but true and "on" does."""
-    value = metadata.get("memory", True)
-    return value is not True and not (isinstance(value, str) and value.strip().casefold() == "on")
-
-
 def kept_text(envelope: Envelope) -> str:
     """Return the text of a chat, reflection or conclusion; empty for other kinds.
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from mcpp_agents.memory.bus.envelope_text import attribute_lines
-from mcpp_agents.memory.bus.extractive_summary import SpokenTurn, headline
+from mcpp_agents.memory.bus.summaries.extractive_summary import SpokenTurn, headline
 from mcpp_agents.memory.requests import MemoryDraft
 
 _MAX_MEMORY_CHARS: Final = 8_000

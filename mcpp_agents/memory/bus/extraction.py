@@ -1,7 +1,9 @@
 """Extraction of memories from the record of a context (M-31, M-32, M-38)."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from mcpp import Envelope
 from mcpp.outcomes import outcome_of
@@ -18,7 +20,18 @@ from mcpp_agents.memory.bus.extracted_memory import (
     join_content,
     join_own_text,
 )
-from mcpp_agents.memory.bus.extractive_summary import SpokenTurn, headline, summarize
+from mcpp_agents.memory.bus.summaries.extractive_summary import (
+    SpokenTurn,
+    as_text,
+    headline,
+    summarize,
+)
+from mcpp_agents.memory.bus.summaries.rolling import RollingStep, RollingSummary
+from mcpp_agents.memory.bus.summaries.summary_store import (
+    SUMMARIES_DIARY,
+    SUMMARY_KIND,
+    summary_key,
+)
 from mcpp_agents.memory.redaction import redact
 from mcpp_agents.memory.requests import BUS_SCHEME, MemoryDraft, clean
 
@@ -78,6 +91,34 @@ class MemoryExtractor:
         kind = "plan" if is_plan else "session"
         return [self._memory(ref, kind, title, own_text, turns=turns), *self._gotchas()]
 
+    def roll(self, step: RollingStep) -> RollingSummary:
+        """Return the summary of a context that is still open (M-53)."""
+        id, cover = self.lineage.id, step.cover
+        first = step.chosen[0].text if step.chosen else id
+        draft = MemoryDraft(
+            title=headline(f"{self.lineage.type or 'context'}: {first}"),
+            content=as_text(step.chosen) or first,
+            kind=SUMMARY_KIND,
+            agent_id=SUMMARIES_DIARY,
+            source=f"{BUS_SCHEME}{self.pod}/{id}#{cover.last}",
+            # The earliest of what it contains: what is erased before a time includes it (H-14).
+            valid_at=valid_time(cover.began),
+            idempotency_key=summary_key(id),
+        )
+        metadata = {**self._metadata(), "rolling": msgspec.to_builtins(cover)}
+        return RollingSummary(id, draft, metadata, step)
+
+    def _metadata(self) -> dict[str, Any]:
+        return {
+            "pod": self.pod,
+            "context": self.lineage.id,
+            "context_type": self.lineage.type,
+            "lineage": [self.lineage.id, *self.lineage.ancestors][::-1],
+            "envelopes": list(self.record.envelopes),
+            "participants": sorted(self.record.participants),
+            "began": self.record.began and valid_time(self.record.began),
+        }
+
     def _gotchas(self) -> list[ExtractedMemory]:
         return [
             self._memory(failed.response, "gotcha", headline(text), text, author=failed.caller)
@@ -96,23 +137,14 @@ class MemoryExtractor:
     ) -> ExtractedMemory:
         author = author or self.record.creator
         assert author is not None
-        id, record = self.lineage.id, self.record
         draft = MemoryDraft(
             title=title,
             content=join_content(own_text, summarize(turns)),
             kind=kind,
-            source=f"{BUS_SCHEME}{self.pod}/{id}#{ref.id}",
+            source=f"{BUS_SCHEME}{self.pod}/{self.lineage.id}#{ref.id}",
             valid_at=valid_time(ref.ts),
             # M-34: a log that is read again, such as after a restart, is stored once.
             idempotency_key=f"bus:{ref.id}",
         )
-        metadata = {
-            "pod": self.pod,
-            "context": id,
-            "context_type": self.lineage.type,
-            "lineage": [id, *self.lineage.ancestors][::-1],
-            "envelopes": list(record.envelopes),
-            "participants": sorted(record.participants),
-        }
-        generations = (record.generation, self.parent_generation)
-        return ExtractedMemory(draft, author, metadata, own_text, turns, generations)
+        generations = (self.record.generation, self.parent_generation)
+        return ExtractedMemory(draft, author, self._metadata(), own_text, turns, generations)

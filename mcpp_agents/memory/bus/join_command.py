@@ -9,7 +9,8 @@ from mcpp_agents.cli import options
 from mcpp_agents.cli.joining import announce_join
 from mcpp_agents.cli.log_format import log_to_terminal
 from mcpp_agents.memory.bus.participant import MemoryAgent
-from mcpp_agents.memory.bus.summarizer import Summarizer
+from mcpp_agents.memory.bus.summaries.rolling import RollingPolicy
+from mcpp_agents.memory.bus.summaries.summarizer import Summarizer
 from mcpp_agents.memory.store import MemoryStore
 from mcpp_agents.model.providers import make_provider
 
@@ -25,6 +26,13 @@ def make_summarizer(arguments: argparse.Namespace) -> Summarizer | None:
     return Summarizer(provider, name=arguments.model)
 
 
+def make_rolling_policy(arguments: argparse.Namespace) -> RollingPolicy | None:
+    """Return when open contexts are summarized, None if never."""
+    if arguments.no_rolling:
+        return None
+    return RollingPolicy(messages=arguments.rolling_messages, chars=arguments.rolling_chars)
+
+
 def join(store: MemoryStore, arguments: argparse.Namespace, summarizer: Summarizer | None) -> None:
     """Serve a pod until Ctrl-C."""
     log_to_terminal("memory")
@@ -34,6 +42,7 @@ def join(store: MemoryStore, arguments: argparse.Namespace, summarizer: Summariz
         granted=frozenset(arguments.grant),
         listening=not arguments.no_listen,
         summarizer=summarizer,
+        rolling=make_rolling_policy(arguments),
     ).participant
     announce_join(agent, "memory")
     address = options.address_of(arguments, arguments.name)

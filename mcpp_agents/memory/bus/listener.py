@@ -14,12 +14,17 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from mcpp import Envelope, kinds
-from mcpp.payloads import ContextInfo
+from mcpp.payloads import ContextInfo, opts_out
+from mcpp.prompts import is_summarized
 from mcpp.protocol.contexts import ContextTracker, Lineage, read_context_change
 from mcpp_agents.memory.bus.context_record import ContextRecord, EnvelopeRef
-from mcpp_agents.memory.bus.envelope_text import opts_out
 from mcpp_agents.memory.bus.extracted_memory import ExtractedMemory
 from mcpp_agents.memory.bus.extraction import MemoryExtractor
+from mcpp_agents.memory.bus.summaries.rolling import (
+    EndedSummary,
+    RollingPolicy,
+    RollingSummary,
+)
 
 _MAX_CHATS: Final = 1_000  # that a context may refer to as its question
 _MAX_CHAT_BYTES: Final = 8_192
@@ -40,8 +45,16 @@ class _ExpiredContext(NamedTuple):
 class ContextListener:
     """Follows the contexts of one pod. It owns the records of those that are live."""
 
-    def __init__(self, pod: str, *, participant: str | None = None) -> None:
+    def __init__(
+        self,
+        pod: str,
+        *,
+        participant: str | None = None,
+        rolling: RollingPolicy | None = None,
+    ) -> None:
         self._pod = pod
+        self._rolling = rolling  # None: open contexts are not summarized
+        self._summaries: dict[str, RollingSummary | EndedSummary] = {}  # not taken yet
         self._participant = participant  # memory's own envelopes are ignored
         self._tracker = ContextTracker()
         self._records: dict[str, ContextRecord] = {}
@@ -65,6 +78,21 @@ class ContextListener:
         """Add contexts of which an earlier listener knows that they have opted out."""
         self._opted_out |= frozenset(contexts)
 
+    def take_summaries(self) -> list[RollingSummary | EndedSummary]:
+        """Return what became of rolling summaries since the last call, once for each context."""
+        taken = list(self._summaries.values())
+        self._summaries.clear()
+        return taken
+
+    def add_summarized(self, contexts: Iterable[str]) -> None:
+        """Add contexts of which a rolling summary is stored; drop it where none is kept."""
+        for id in contexts:
+            record = self._records.get(id)
+            if record is not None and not record.concluded and not self._is_opted_out(id):
+                record.has_summary = True
+            else:
+                self._summaries.setdefault(id, EndedSummary(id))
+
     def add_context(self, info: ContextInfo) -> None:
         """Add a context whose beginning was not received: nothing of it is kept (M-30).
 
@@ -85,6 +113,7 @@ class ContextListener:
         """Forget what was said so far: a part of it was erased from the log."""
         self._chats.clear()
         for record in self._records.values():
+            record.subject.clear()
             record.forget_conversation()
 
     def end_context(self, context: str) -> list[ExtractedMemory]:
@@ -94,6 +123,8 @@ class ContextListener:
 
     def clear(self) -> None:
         """Forget all contexts: the gateway has lost its log, and they have ended."""
+        for id, record in self._records.items():
+            self._drop_summary(id, record)
         self._tracker.reset()
         self._records.clear()
         self._expired.clear()
@@ -121,6 +152,9 @@ class ContextListener:
             if record.creator in (envelope.sender, None):
                 self._opted_out |= {id}
                 record.forget_conversation()
+                for each, known in self._records.items():
+                    if known.has_summary and self._is_opted_out(each):
+                        self._drop_summary(each, known)
             return []
         if not self._is_kept(id):
             return []
@@ -132,11 +166,28 @@ class ContextListener:
                 memories = self._extractor(id, record).conclude(envelope)
                 record.concluded = True
                 record.forget_conversation()
+                self._drop_summary(id, record)
                 return memories
         self._add_chat(envelope)
-        record.add_turn(envelope)
+        self._roll(id, record, envelope, record.add_turn(envelope))
         self._bound_turns()
         return []
+
+    # Rolling summaries (M-53)
+
+    def _roll(self, id: str, record: ContextRecord, envelope: Envelope, text: str) -> None:
+        if self._rolling is None or record.concluded or not is_summarized(envelope):
+            return
+        step = record.rolling.add(envelope, text, self._rolling)
+        if step is not None:
+            self._summaries[id] = self._extractor(id, record).roll(step)
+            record.has_summary = True
+
+    def _drop_summary(self, id: str, record: ContextRecord) -> None:
+        record.rolling.clear()
+        if record.has_summary:
+            record.has_summary = False
+            self._summaries[id] = EndedSummary(id)
 
     # Contexts
 
@@ -157,6 +208,8 @@ class ContextListener:
     def _expire(self, id: str, ref: EnvelopeRef) -> list[ExtractedMemory]:
         record = self._records.get(id)
         memories = self._end(id, record, ref) if record else []
+        if record is not None:
+            self._drop_summary(id, record)
         if not self._is_kept(id):
             for chat in list(self._chats.values()):
                 if chat.context is not None and chat.context.id == id:
@@ -255,4 +308,7 @@ class ContextListener:
             return False
         if not record.turns and not record.concluded:
             record.add_turn(chat)
+            # An erasure of the question, by its sender or its time, erases the memory (H-14).
+            record.began = chat.ts
+            record.participants.add(chat.sender)
         return True

@@ -22,6 +22,8 @@ from mcpp_agents.memory.access import Principal
 from mcpp_agents.memory.bus.extracted_memory import ExtractedMemory
 from mcpp_agents.memory.bus.listener import ContextListener
 from mcpp_agents.memory.bus.recorder import Recorder
+from mcpp_agents.memory.bus.summaries.rolling import RollingPolicy
+from mcpp_agents.memory.bus.summaries.summary_store import SummaryStore
 from mcpp_agents.memory.bus.tool_handlers import (
     MAX_MESSAGE_BYTES,
     MemoryToolHandlers,
@@ -32,7 +34,7 @@ from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.store import MemoryStore
 
 if TYPE_CHECKING:
-    from mcpp_agents.memory.bus.summarizer import Summarizer
+    from mcpp_agents.memory.bus.summaries.summarizer import Summarizer
 
 logger = logging.getLogger("mcpp.memory")
 
@@ -50,6 +52,7 @@ class MemoryAgent:
         granted: frozenset[str] = frozenset(),
         listening: bool = True,
         summarizer: "Summarizer | None" = None,
+        rolling: RollingPolicy | None = RollingPolicy(),  # noqa: B008  (frozen)
         options: Options = Options(),  # noqa: B008  (frozen)
     ) -> None:
         """Describe the agent.
@@ -60,11 +63,13 @@ class MemoryAgent:
             granted: projects that the pod may read and write besides its own.
             listening: False serves the tools but records nothing.
             summarizer: summarizes with a model; without one, summaries are extractive.
+            rolling: when contexts that are still open are summarized; None never does.
             options: how the connection behaves.
         """
         self._store = store
         self._granted = granted
         self._summarizer = summarizer
+        self._rolling = rolling
         self._tools: MemoryToolHandlers | None = None
         self._recorder: _PodRecorder | None = None
         # `connect_options` asks for the agent's own envelopes, too: they count towards the length
@@ -83,8 +88,14 @@ class MemoryAgent:
         limit = pod.limits.get("max_message_bytes")
         max_bytes = limit if isinstance(limit, int) else MAX_MESSAGE_BYTES
         self._tools = MemoryToolHandlers(self._store, principal, max_bytes=max_bytes)
-        queue = WriteQueue(Recorder(self._store, principal), self._summarizer)
-        self._recorder = _PodRecorder(pod, self._store.acting_as(principal), queue)
+        recorder = Recorder(self._store, principal)
+        self._recorder = _PodRecorder(
+            ContextListener(pod.name, participant=pod.me, rolling=self._rolling),
+            pod,
+            store=self._store.acting_as(principal),
+            summaries=recorder.summaries,
+            queue=WriteQueue(recorder, self._summarizer),
+        )
 
     def _current_tools(self) -> MemoryToolHandlers:
         assert self._tools is not None  # requests arrive after joining
@@ -129,11 +140,20 @@ def begun_before(history: Iterable[Envelope], live: Mapping[str, ContextInfo]) -
 class _PodRecorder:
     """Records memories of one pod. Owns the listener and the opt-outs as the store has them."""
 
-    def __init__(self, pod: Pod, store: MemoryStore, queue: WriteQueue) -> None:
+    def __init__(
+        self,
+        listener: ContextListener,
+        pod: Pod,
+        *,
+        store: MemoryStore,
+        summaries: SummaryStore,
+        queue: WriteQueue,
+    ) -> None:
         self._pod = pod
         self._store = store
+        self._summaries = summaries
         self._queue = queue
-        self._listener = ContextListener(pod.name, participant=pod.me)
+        self._listener = listener
         self._opted_out = self._listener.opted_out
 
     async def run(self) -> None:
@@ -156,6 +176,12 @@ class _PodRecorder:
         for envelope in envelopes:
             await self._record(envelope)
         await self._save_opted_out()
+        try:
+            known = await anyio.to_thread.run_sync(self._summaries.contexts)
+            self._listener.add_summarized(known)
+        except MemoryStoreError as error:
+            logger.warning("cannot read the summaries of open contexts: %s", error)
+        await self._queue.put(self._listener.take_summaries())
 
     async def observe(self, item: Message | Gap) -> None:
         """Record a live message, or note that some were missed."""
@@ -163,6 +189,7 @@ class _PodRecorder:
             await self._handle_gap(item)
         elif not item.replayed:
             await self._record(item.envelope)
+        await self._queue.put(self._listener.take_summaries())
 
     async def _handle_gap(self, gap: Gap) -> None:
         """Forget the creators of all contexts that may have begun in the gap."""

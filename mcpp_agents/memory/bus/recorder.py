@@ -9,6 +9,8 @@ import msgspec
 
 from mcpp_agents.memory.access import Principal
 from mcpp_agents.memory.bus.extracted_memory import ExtractedMemory
+from mcpp_agents.memory.bus.summaries.rolling import EndedSummary, RollingSummary
+from mcpp_agents.memory.bus.summaries.summary_store import SummaryStore
 from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.pack import Remembered
 from mcpp_agents.memory.store import MemoryStore
@@ -28,12 +30,33 @@ class Recorder:
     def __init__(self, store: MemoryStore, pod: Principal) -> None:
         self._store = store
         self._pod = pod
+        self.summaries: Final = SummaryStore(store, pod.id.removeprefix("pod:"))
         self._latest: OrderedDict[_Context, str] = OrderedDict()  # the latest memory of each
         self._children: OrderedDict[_Context, list[str]] = OrderedDict()  # memories of children
 
     def record(self, memories: Iterable[ExtractedMemory]) -> list[Remembered]:
         """Store the memories; one that cannot be stored is logged and does not stop the others."""
         return [answer for memory in memories if (answer := self._record(memory))]
+
+    def record_summary(self, summary: RollingSummary | EndedSummary) -> None:
+        """Store the summary of an open context in the place of the one before, or drop it."""
+        try:
+            if isinstance(summary, EndedSummary):
+                self.summaries.drop(summary.context)
+            else:
+                self.summaries.put(summary)
+        except MemoryStoreError as error:
+            logger.warning("cannot store the summary of %s: %s", summary.context, error)
+        except Exception:
+            # The text of one participant must not stop the memory of the pod.
+            logger.exception("cannot store the summary of %s", summary.context)
+
+    def previous_summary(self, summary: RollingSummary) -> tuple[str, str, str]:
+        """Return what the stored summary covers last, its text and its author, as far as known."""
+        try:
+            return self.summaries.previous(summary)
+        except MemoryStoreError:  # storing it will report the error
+            return "", "", ""
 
     def has(self, memory: ExtractedMemory) -> bool:
         """Return whether a memory is stored already, because its log was read before."""

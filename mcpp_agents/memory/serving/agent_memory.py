@@ -8,7 +8,9 @@ of the file's owner are not in its packs.
 import logging
 from typing import Final
 
+from mcpp.prompts import ContextSummary
 from mcpp_agents.memory.access import Principal
+from mcpp_agents.memory.bus.summaries.summary_store import SummaryStore
 from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.packing.passages import sentences
 from mcpp_agents.memory.requests import MAX_CONTENT_CHARS, MAX_GOAL_CHARS, MemoryDraft, clean
@@ -28,6 +30,7 @@ class AgentMemory:
 
     def __init__(self, store: MemoryStore, *, pod: str, agent: str) -> None:
         home = f"pod:{pod}"
+        self._summaries = SummaryStore(store, pod)
         self._agent = agent
         self._store = store.acting_as(Principal(home, frozenset({home})), author=agent)
 
@@ -47,6 +50,14 @@ class AgentMemory:
             logger.warning("cannot recall anything: %s", error)
             return ""
         return f"{_HEADING}\n\n{pack.markdown}" if pack.total_items else ""
+
+    def open_contexts(self) -> list[ContextSummary]:
+        """Return the summaries of open contexts that the memory of this pod has stored (M-55)."""
+        try:
+            return self._summaries.read()
+        except MemoryStoreError as error:
+            logger.warning("cannot read the summaries of open contexts: %s", error)
+            return []
 
     def remember(self, question: str, answer: str, *, asked_by: str, id: str) -> None:
         """Store an answered question in the agent's diary, once."""

@@ -30,6 +30,8 @@ _COMMAND_BYTES: Final = 64
 _PORTIONS: Final = 150
 _MAX_EARLY: Final = 16  # messages; what is lost is sent again
 _ALIVE_SECONDS: Final = 0.75
+# A leader whose beats do not say that it leads has missed its own claim. Four take a second.
+_MAX_UNAWARE_BEATS: Final = 4
 
 
 class Delegation:
@@ -71,6 +73,7 @@ class Delegation:
         self._unsent: list[Command] = []
         self._early: deque[Forward] = deque(maxlen=_MAX_EARLY)  # from before this gateway led
         self._suspected_since: float | None = None
+        self._unaware_beats = 0  # of the gateway that leads by the log
         self._claimed_at = float("-inf")
         self._progress_at = float("-inf")
         self._resend_soon = False
@@ -240,6 +243,13 @@ class Delegation:
         if self._replica.fence.leader == gateway and self._may_claim(now):
             self._claim(self.gateway, now)
 
+    def hear_beat(self, gateway: str, term: int | None) -> None:
+        """Take note of a beat: the term in which its gateway leads this pod, if it does."""
+        fence = self._replica.fence
+        if gateway == fence.leader:
+            is_aware = term is not None and term >= fence.term
+            self._unaware_beats = 0 if is_aware else self._unaware_beats + 1
+
     def append_failed(self) -> None:
         """Take note that the log did not accept a record."""
         self._resend_soon = True
@@ -267,6 +277,7 @@ class Delegation:
             self.leader, self._steps_down = None, False
             self._replica.fall_back()
         self._suspected_since = None
+        self._unaware_beats = 0
         self._silence.hear(claim.gateway)
         self._progress_at = now
         if claim.gateway == self.gateway:
@@ -336,7 +347,8 @@ class Delegation:
     def _watch_leader(self, now: float) -> None:
         leader = self._replica.fence.leader
         suspect_seconds = self._options.suspect_seconds
-        if leader is not None and self._silence.seconds(leader) < suspect_seconds:
+        is_aware = self._unaware_beats < _MAX_UNAWARE_BEATS
+        if leader is not None and self._silence.seconds(leader) < suspect_seconds and is_aware:
             self._suspected_since = None
             return
         if self._suspected_since is None:

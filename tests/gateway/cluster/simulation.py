@@ -19,7 +19,7 @@ from mcpp.filters import everything
 from mcpp.protocol.capabilities import Capabilities
 from mcpp_gateway.core.cluster.delegation import PROBE_SECONDS
 from mcpp_gateway.core.cluster.leadership import Fence, Silence
-from mcpp_gateway.core.cluster.messages import decode_forward
+from mcpp_gateway.core.cluster.messages import PodBeat, decode_forward
 from mcpp_gateway.core.cluster.ordering import Ordering
 from mcpp_gateway.core.cluster.pod import ClusterPod
 from mcpp_gateway.core.cluster.records import (
@@ -296,14 +296,15 @@ class SimGateway:
         if not (self.is_cut or self.is_deaf):
             self.call(lambda: self.pod.delegation.hear(decode_forward(message), self.clock()))
 
-    def receive_beat(self, gateway: str, sequence: int | None) -> None:
-        def beat() -> None:
+    def receive_beat(self, gateway: str, beat: PodBeat | None) -> None:
+        def receive() -> None:
             self.silence.hear(gateway)
-            if sequence is not None:
-                self.ordering.expect(sequence)
+            if beat is not None:
+                self.ordering.expect(beat.sequence)
+            self.pod.delegation.hear_beat(gateway, None if beat is None else beat.term)
 
         if not (self.is_cut or self.is_deaf):
-            self.call(beat)
+            self.call(receive)
 
     def lose_leader(self, gateway: str) -> None:
         self.pod.delegation.lose(gateway, self.clock())
@@ -337,16 +338,15 @@ class SimGateway:
         self.pod.delegation.step(self.clock())
         if not (self.is_cut or self.is_mute):
             beat = self.pod.beat()
-            sequence = None if beat is None else beat.sequence
             for other in world.gateways.values():
                 if other is not self and world.copies():
-                    world.at(world.delay(), partial(other.receive_beat, self.name, sequence))
+                    world.at(world.delay(), partial(other.receive_beat, self.name, beat))
         if not (self.is_cut or self.is_deaf) and world.log_is_open:
             self._repair()
 
     def _repair(self) -> None:
-        """Ask the log for what has not arrived, now and then also without a reason."""
-        if self.ordering.is_missing or self.world.random.random() < 0.1:
+        """Ask the log for what is known to exist and has not arrived."""
+        if self.ordering.is_missing:
             known = self.world.log[self.ordering.next - 1 :]
             for sequence, record in enumerate(known, self.ordering.next):
                 self.world.at(self.world.delay(), partial(self.receive_record, sequence, record))

@@ -81,6 +81,27 @@ def test_a_gateway_that_was_suspended_suspects_nobody() -> None:
     assert silence.seconds("other") > 1.0
 
 
+@pytest.mark.rule("N-05")
+@pytest.mark.parametrize("is_healed", [False, True])
+def test_a_gateway_that_missed_its_own_claim_does_not_stop_the_pod(is_healed: bool) -> None:
+    world = settled_world()
+    deaf, other = follower(world), leader(world)
+    deaf.is_deaf = True
+    for _ in range(300):  # it hears no beats, so it claims, and does not learn that it leads
+        world.run(0.01)
+        if other.pod.replica.fence.leader == deaf.name:
+            break
+    assert other.pod.replica.fence.leader == deaf.name
+    deaf.is_deaf = not is_healed
+    client = world.clients["a"]
+    client.connect(other)
+    client.send("plain")
+    world.run(2.0)
+    assert not client.unsettled
+    world.heal()
+    assert check_settled(world) == []
+
+
 def test_pods_prefer_different_leaders() -> None:
     gateways = ["a", "b", "c"]
     first = {ranking(f"pod{number}", gateways)[0] for number in range(20)}

@@ -19,9 +19,12 @@ def log_with_faults(seed: int) -> list[bytes]:
     random = Random(seed)
     world = World(random)
     world.run(1.0)
-    for _ in range(80):
-        act(world, random)
-        world.run(random.choice(PAUSES))
+    while len(world.log) < 60:
+        for _ in range(20):
+            act(world, random)
+            world.run(random.choice(PAUSES))
+        world.heal()  # or nothing more may be stored
+        world.run(1.0)
     return world.log
 
 

@@ -209,3 +209,17 @@ async def test_without_its_log_a_revocation_is_refused_and_not_forgotten(
         assert answer.startswith("HTTP/1.1 503")
         assert only.tokens is not None
         assert not len(only.tokens.revocations)
+
+
+@pytest.mark.rule("S-08")
+async def test_keys_are_good_over_a_restart_in_a_cluster_while_the_key_server_is_down(
+    nats: NatsServers, issuer: LoopbackIssuer
+) -> None:
+    found = configure(nats, issuer.config())
+    for status in (200, 500):
+        issuer.status = status
+        async with (
+            gateways(found, 1) as (gateway,),
+            mcpp.connect(url(gateway), token=issuer.sign("ada"), options=QUICK) as ada,
+        ):
+            await ada.send("chat", "hello")

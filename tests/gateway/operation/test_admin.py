@@ -189,8 +189,10 @@ async def test_the_command_shows_and_acts(
             output = capsys.readouterr()
             return code, output.out + output.err
 
-        assert "alice" in (await run("connections"))[1]
-        assert "draining" in (await run("status"))[1]
+        head, row = (await run("connections"))[1].splitlines()
+        assert "alice" in row
+        assert (head.split()[-1], row.split()[-1]) == ("expires", "-")
+        assert "draining                no" in (await run("status"))[1]
         assert json.loads((await run("--json", "pods"))[1])[0]["name"] == "demo"
         limits = (await run("limits", "--pod", "demo"))[1].splitlines()
         assert all(len(line.split()) >= 2 for line in limits)  # a name and its value

@@ -152,6 +152,11 @@ async def test_a_certificate_is_reloaded(tmp_path: Path) -> None:
         gateway.reconfigure(parsed(text))
         second = await serial()
         assert first != second
+        write()
+        broken = '[issuers.company]\njwks_file = "/none"\naudience = "mcpp"\n'
+        with pytest.raises(ConfigError, match="jwks_file"):
+            gateway.reconfigure(parsed(text + broken))  # a part that fails: nothing changes
+        assert await serial() == second
         (tmp_path / "cert.pem").write_text("nonsense")
         with pytest.raises(ConfigError, match="tls_cert"):
             gateway.reconfigure(parsed(text))

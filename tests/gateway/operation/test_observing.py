@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mcpp.cli.main import main
 from mcpp_gateway import config
+from mcpp_gateway.tokens.store import TokenStore
 from tests.gateway.sockets import BOUND, chat, config_text, id_of, joined, receive_until, running
 
 pytestmark = pytest.mark.anyio
@@ -169,6 +170,12 @@ def test_check_prints_what_a_configuration_means(
             ),
             "give each issuer a pattern",
         ),
+        (
+            '[issuers.i]\njwks_url = "https://example.org"\naudience = "x"\n',
+            "issuers.i: without a log in files",
+        ),
+        ('[gateway]\ntls_cert = "cert"\ntls_key = "token"\n', "tls_key: every user"),
+        ('[cluster]\ncredentials = "token"\n', "credentials: every user"),
     ],
 )
 def test_what_is_unsafe_is_warned_of(text: str, warning: str, tmp_path: Path) -> None:
@@ -186,3 +193,18 @@ def test_a_readable_file_with_tokens_is_warned_of(tmp_path: Path) -> None:
     assert any("chmod o-r" in each for each in config.load(path, {}).warnings)
     path.chmod(0o640)
     assert config.load(path, {}).warnings == ()
+
+
+@pytest.mark.rule("O-05")
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o604])
+def test_a_signing_key_that_others_can_read_is_warned_of(
+    tmp_path: Path, mode: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = TokenStore(tmp_path / "tokens")
+    store.create()
+    (key,) = (tmp_path / "tokens").glob("key-*.pem")
+    key.chmod(mode)
+    path = tmp_path / "gateway.toml"
+    path.write_text('[tokens]\npath = "tokens"\n[pods.demo]\n')
+    assert main(["gateway", "--check", "--config", str(path)]) == 0
+    assert (f"other users can read {key}" in capsys.readouterr().out) == (mode != 0o600)

@@ -6,14 +6,19 @@ import re
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 import pytest
+import trustme
 
 import mcpp
+from mcpp_gateway.config import load
+from mcpp_gateway.edge.server import Gateway
+from mcpp_gateway.process import serve
 from tests.gateway.sockets import token
 
 pytestmark = pytest.mark.anyio
@@ -32,6 +37,8 @@ capabilities = [{{ kind = "*" }}]
 [pods.demo.participants.bob]
 token = "token-of-bob-0123456789"
 """
+SERVING_TLS = 'port = 0\ntls_cert = "cert.pem"\ntls_key = "key.pem"'
+BROKEN_TLS = '[gateway]\ntls_cert = "keys.json"\ntls_key = "keys.json"\nport = '
 BROKEN_KEYS = '[issuers.company]\njwks_file = "keys.json"\naudience = "mcpp"\n'
 RUN = "import sys; from mcpp.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
@@ -145,15 +152,71 @@ async def test_clients_resume_within_a_second_in_twenty_upgrades(tmp_path: Path)
 
 @pytest.mark.rule("O-04")
 @pytest.mark.slow
-@pytest.mark.parametrize("mistake", ["nonsense", BROKEN_KEYS])
-async def test_a_process_that_cannot_start_changes_nothing(tmp_path: Path, mistake: str) -> None:
+@pytest.mark.parametrize(
+    ("before", "mistake", "reason"),
+    [
+        ("[log]", "nonsense", "not valid TOML"),
+        ("[log]", BROKEN_KEYS + "[log]", "issuers.company.jwks_file: not a JWK set"),
+        ("[gateway]\nport = ", BROKEN_TLS, "gateway.tls_cert: cannot load"),
+    ],
+)
+async def test_a_process_that_cannot_start_changes_nothing(
+    tmp_path: Path, before: str, mistake: str, reason: str
+) -> None:
     async with asyncio.timeout(2 * BOUND), started(tmp_path) as gateway:
         url = f"ws://127.0.0.1:{gateway.port}/ws?pod=demo"
+
+        def lines() -> list[str]:
+            found = (tmp_path / "stderr").read_text().splitlines()
+            return [line for line in found if " joined " not in line]
+
         async with mcpp.connect(url, token=token("alice")) as alice:
+            known = len(lines())
             (tmp_path / "keys.json").write_text("no keys")
-            with (tmp_path / "gateway.toml").open("a") as file:
-                file.write(mistake)
+            config = tmp_path / "gateway.toml"
+            config.write_text(config.read_text().replace(before, mistake))
             os.kill(gateway.pid, signal.SIGUSR2)
-            while "this one goes on" not in (tmp_path / "stderr").read_text():  # noqa: ASYNC110
+            while "this one goes on" not in (said := lines()[-1]):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
+            assert reason in said  # in one line
+            assert lines().index(said) == known
             await alice.send("chat", "still here")
+
+
+@pytest.mark.rule("O-04")
+async def test_files_that_are_damaged_during_an_upgrade_do_not_end_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old process is gone when the files are read again."""
+    issued = trustme.CA().issue_cert("localhost")
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    path = tmp_path / "gateway.toml"
+    path.write_text(CONFIG.format(port=0).replace("port = 0", SERVING_TLS))
+    ready, ready_there = os.pipe()
+    go_there, go = os.pipe()
+    monkeypatch.setenv("MCPP_READY_FD", str(ready_there))
+    monkeypatch.setenv("MCPP_GO_FD", str(go_there))
+    listening = asyncio.Event()
+
+    def damage() -> None:
+        assert os.read(ready, 1) == b"1"
+        (tmp_path / "cert.pem").write_text("nonsense")
+        os.close(go)
+
+    async def started(gateway: Gateway) -> None:
+        listening.set()
+
+    thread = threading.Thread(target=damage)
+    thread.start()
+    async with asyncio.timeout(BOUND):
+        serving = asyncio.create_task(serve(load(path, {}), lambda: load(path, {}), started))
+        await listening.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await serving
+    thread.join()
+    os.close(ready)
+    found = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert {record.getMessage().partition(";")[0] for record in found} == {
+        "configuration not reloaded"
+    }

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
 import mcpp
+from mcpp.transports.token_sources import file_token
 from mcpp_gateway import config
 from mcpp_gateway.core.effects import REVOKED, TOKEN_EXPIRED
 from mcpp_gateway.edge.server import Gateway
@@ -63,6 +65,11 @@ async def until(is_done: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
+async def talk(pod: mcpp.Pod) -> None:
+    while True:
+        await pod.send("chat", "hello")
+
+
 def issuer_config(issuer: LoopbackIssuer, **options: str) -> str:
     return config_text() + "\n[pods.lab]\n" + issuer.config(**options)
 
@@ -87,6 +94,7 @@ async def test_prompts_are_shown_only_once_the_rights_of_a_token_are_known(
 ) -> None:
     token = issuer.sign("ada", pod="demo")
     async with asyncio.timeout(5 * BOUND), running(issuer_config(issuer)) as gateway:
+        assert await status(gateway, issuer.sign("eve")) == 101  # the keys were read
         assert await prompt_status(gateway, token) == 403
         async with joined(gateway, token) as ada:
             await receive(ada)
@@ -270,8 +278,6 @@ async def test_connections_end_when_the_token_expires_and_come_back_with_the_nex
 async def test_a_stale_token_file_delays_an_agent_and_does_not_kill_it(
     issuer: LoopbackIssuer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from mcpp.transports.token_sources import file_token
-
     text = issuer_config(issuer, more="clock_skew_seconds = 0")
     path = tmp_path / "token"
     path.write_text(issuer.sign("ada", exp=time.time() + 0.5) + "\n")
@@ -285,6 +291,62 @@ async def test_a_stale_token_file_delays_an_agent_and_does_not_kill_it(
         with pytest.raises(mcpp.errors.ConnectionLostError):
             async with mcpp.connect(url, token=file_token(path)):
                 pass
+
+
+@pytest.mark.rule("S-12")
+async def test_revoking_the_token_before_does_not_kill_an_agent_that_has_the_next(
+    tmp_path: Path,
+) -> None:
+    path, store = tmp_path / "token", TokenStore(tmp_path / "tokens")
+    store.create()
+
+    def issue() -> str:
+        now = time.time()
+        path.write_text(store.sign("ada", ["demo"], {}, now=now, expires=now + 60))
+        return store.issued()[-1].id
+
+    text = config_text() + f'[tokens]\npath = "{tmp_path / "tokens"}"\n'
+    async with asyncio.timeout(4 * BOUND), running(text) as gateway:
+        url = f"ws://localhost:{gateway.port}/ws?pod=demo"
+        first = issue()
+        async with mcpp.connect(f"{url},{url}", token=file_token(path)) as ada:
+            before = gateway.connections.copy()
+            issue()
+            await gateway.revoke(first)
+            await until(lambda: before.isdisjoint(gateway.connections))
+            await ada.send("chat", "with the next token")
+            await gateway.revoke("ada")
+            with pytest.raises(mcpp.errors.ClosedError) as closed:
+                await talk(ada)
+            assert closed.value.code == REVOKED
+
+
+@pytest.mark.rule("S-12", "S-11")
+async def test_an_agent_whose_issuer_is_gone_does_not_try_its_tokens_again_and_again(
+    issuer: LoopbackIssuer,
+) -> None:
+    async with asyncio.timeout(4 * BOUND), running(issuer_config(issuer)) as gateway:
+        url = f"ws://localhost:{gateway.port}/ws?pod=demo"
+        async with mcpp.connect(url, token=lambda: issuer.sign("ada", jti=token_hex())) as ada:
+            gateway.reconfigure(config.parse(config_text(), {}))
+            with pytest.raises(mcpp.errors.ClosedError) as closed:
+                await talk(ada)
+            assert closed.value.code == REVOKED
+        assert gateway.admission.failures[401] == 1
+
+
+@pytest.mark.rule("S-12")
+async def test_a_token_of_the_configuration_is_replaced_without_ending_its_agent(
+    tmp_path: Path,
+) -> None:
+    path, text = tmp_path / "token", config_text()
+    path.write_text("token-of-alice-0123456789")
+    async with asyncio.timeout(4 * BOUND), running(text) as gateway:
+        url = f"ws://localhost:{gateway.port}/ws?pod=demo"
+        async with mcpp.connect(url, token=file_token(path)) as alice:
+            path.write_text("the-next-token-0123456789")
+            gateway.reconfigure(config.parse(text.replace("token-of-alice", "the-next-token"), {}))
+            await alice.send("chat", "with the next token")
 
 
 @pytest.mark.rule("S-10")

@@ -102,11 +102,42 @@ def test_extensions_that_must_be_understood_are_refused(more: dict[str, Any]) ->
     assert verifier(issuer).verify(f"{signing}.{signature}", time.time()) == BadToken()
 
 
-@pytest.mark.rule("S-03")
+@pytest.mark.rule("S-03", "S-13")
 @pytest.mark.parametrize("audience", ["other", None, [], ["other"]])
-def test_tokens_for_another_audience_are_refused(audience: Any) -> None:
+def test_tokens_for_another_audience_are_refused_with_the_reason(audience: Any) -> None:
     issuer = LoopbackIssuer()
-    assert verifier(issuer).verify(issuer.sign("ada", aud=audience), time.time()) == BadToken()
+    token = issuer.sign("ada", aud=audience)
+    refusal = BadToken("the token is not for this audience (aud)")
+    assert verifier(issuer).verify(token, time.time()) == refusal
+    forged = token[:-8] + "AAAAAAAA"
+    assert verifier(issuer).verify(forged, time.time()) == BadToken()
+
+
+@pytest.mark.rule("S-03")
+def test_issuers_with_the_same_keys_are_told_apart_by_their_audiences() -> None:
+    issuer, loop = LoopbackIssuer(), asyncio.new_event_loop()
+    cache = KeyCache("any", lambda: read_key_set(issuer.key_set()), loop, time.time)
+    cache.load()
+    loop.close()
+    names = ("people", "agents")
+    issuers = Issuers([Issuer(name, None, name, cache, Template()) for name in names], ["demo"])
+    for name in names:
+        found = issuers.verify(issuer.sign("ada", aud=name), time.time())
+        assert isinstance(found, Grant)
+        assert found.issuer == name
+
+
+@pytest.mark.rule("S-13")
+@pytest.mark.parametrize("claims", [{"sub": 7}, {"sub": None}, {"sub": "a b"}])
+def test_a_signed_token_with_a_wrong_subject_is_no_guess(claims: dict[str, Any]) -> None:
+    issuer = LoopbackIssuer()
+    stated = {"aud": "mcpp", "exp": time.time() + 60, **claims}
+    key = issuer.keys["first"]
+    token = jwt.api_jws.encode(
+        json.dumps(stated).encode(), key, algorithm="EdDSA", headers={"kid": "first"}
+    )
+    found = verifier(issuer).verify(token, time.time())
+    assert found == BadToken("the claim 'sub' is not a participant id")
 
 
 @pytest.mark.rule("S-02")

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.transient import SCENARIOS, Scenario, compare, row
+from benchmarks.transient import (
+    SCENARIOS,
+    Scenario,
+    compare,
+    open_context,
+    open_context_row,
+    row,
+)
 
 ROOT = Path(__file__).parents[3]
 GOALS = {  # of the last prompt and of all inputs
@@ -26,3 +33,10 @@ def test_a_scenario_meets_its_goal_and_its_documented_figures(scenario: Scenario
     assert line in (ROOT / "docs" / "prompts.md").read_text()
     saved = [figure.replace("%", " %") for figure in re.findall(r"[−+]\d+%", line)]
     assert f" | {' | '.join(saved)} |" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_summary_of_an_open_context_saves_what_is_documented() -> None:
+    without, within = open_context()
+    assert within < without * 0.15
+    assert open_context_row(without, within) in (ROOT / "docs" / "prompts.md").read_text()

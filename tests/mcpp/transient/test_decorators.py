@@ -1,5 +1,6 @@
 """Decorators for tools of MCP servers, with the real server and client of the package `mcp`."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -103,6 +104,31 @@ def test_a_decorated_tool_has_the_same_schemas_and_content_and_a_mark(function: 
     assert found.structured_content == expected.structured_content
     assert read_mark(found).transient
     assert not read_mark(call(marked, "tool", count=0)).transient
+
+
+def as_json_text(count: int) -> str:
+    return json.dumps([{"id": n} for n in range(72, 72 + count)])
+
+
+def as_markdown(count: int) -> str:
+    rows = "".join(f"| {n} | some |\n" for n in range(72, 72 + count))
+    return f"| id | title |\n|---|---|\n{rows}"
+
+
+def as_csv(count: int) -> str:
+    return "id,title\n" + "".join(f"{n},some\n" for n in range(72, 72 + count))
+
+
+@pytest.mark.rule("T-03", "T-27")
+@pytest.mark.parametrize("function", [as_json_text, as_markdown, as_csv])
+def test_records_in_a_text_count_though_servers_wrap_it_as_structured_content(
+    function: Any,
+) -> None:
+    server = MCPServer("crm")
+    server.tool(name="tool")(decorators.transient("activity")(function))
+    found = call(server, "tool", count=8)
+    assert isinstance(found.structured_content["result"], str)
+    assert read_mark(found).summary == "8 activity records (IDs: 72, 73, 74…)"
 
 
 @pytest.mark.rule("T-27")

@@ -13,9 +13,9 @@ from mcpp.payloads import ContextInfo, text_of
 from mcpp_agents.memory import MemoryStore, Principal
 from mcpp_agents.memory.bus.envelope_text import kept_text
 from mcpp_agents.memory.bus.extracted_memory import ExtractedMemory
-from mcpp_agents.memory.bus.extractive_summary import SpokenTurn, summarize
 from mcpp_agents.memory.bus.listener import ContextListener
 from mcpp_agents.memory.bus.recorder import Recorder
+from mcpp_agents.memory.bus.summaries.extractive_summary import SpokenTurn, summarize
 from tests.agents.memory.conftest import ManualClock
 
 POD = Principal.for_pod("demo")

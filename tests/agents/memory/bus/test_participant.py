@@ -15,6 +15,7 @@ from mcpp.testing import MemoryPod
 from mcpp_agents.memory import MemoryStore
 from mcpp_agents.memory.bus import participant
 from mcpp_agents.memory.bus.participant import MemoryAgent, begun_before
+from mcpp_agents.memory.requests import to_seconds
 
 Messages = Sequence[tuple[str, str, dict[str, Any], str]]
 Scenario = Callable[[mcpp.Pod], Awaitable[None]]
@@ -273,6 +274,33 @@ def test_an_earlier_conclusion_is_stored_even_if_the_pod_stays_quiet(
 
     said = ("ann", "conclusion", {"decision": "Keep the zebras."}, "r1")
     run_scenario(scenario, before=[said])
+
+
+@pytest.mark.rule("H-14")
+@pytest.mark.parametrize("erased", [{"participant": "bob"}, {"context": "task-1"}])
+def test_a_conclusion_is_erased_if_only_its_question_or_beginning_was(
+    run_scenario: Callable[..., None], store: MemoryStore, erased: dict[str, Any]
+) -> None:
+    pod = MemoryPod()
+
+    async def scenario(ann: mcpp.Pod) -> None:
+        async with pod.connect("bob") as bob:
+            asked = await bob.send("chat", {"text": "Which zebras? Mine is called Pip."})
+        about = mcpp.new_context("reasoning", id="task-1", metadata={"question": asked.id})
+        while True:  # until the conclusion has a later time
+            thought = await ann.send("reflection", {"thought": "Stripes differ."}, context=about)
+            if thought.ts > asked.ts:
+                break
+        concluded = await ann.send("conclusion", {"text": "All zebras."}, context=about)
+        [item] = await recall(ann, "zebras")
+        assert "Pip" in item["content"]
+        gateway: Any = pod.gateway
+        payload = {"entries": 1, **erased, "before": to_seconds(concluded.ts)}
+        gateway._hub.perform_all(gateway._pod._broadcast("system/erased", payload, 0.0))
+        gateway._deliver()
+        assert await recall(ann, "zebras") == []
+
+    run_scenario(scenario, pod=pod)
 
 
 @pytest.mark.rule("H-14")

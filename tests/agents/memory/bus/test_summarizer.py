@@ -13,9 +13,9 @@ import mcpp
 from mcpp.prompts import Prompt
 from mcpp.testing import MemoryPod
 from mcpp_agents.memory import MemoryStore, PackItem, Principal
-from mcpp_agents.memory.bus.extractive_summary import SpokenTurn
 from mcpp_agents.memory.bus.participant import MemoryAgent
-from mcpp_agents.memory.bus.summarizer import Summarizer, SummarizerLimits
+from mcpp_agents.memory.bus.summaries.extractive_summary import SpokenTurn
+from mcpp_agents.memory.bus.summaries.summarizer import Summarizer, SummarizerLimits
 from mcpp_agents.model import Reply
 from mcpp_agents.model.apis.anthropic_messages import Anthropic
 from mcpp_agents.model.apis.openai_chat import OpenAI

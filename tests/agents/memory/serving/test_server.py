@@ -450,3 +450,24 @@ def started(options: list[str]) -> Iterator["subprocess.Popen[str]"]:
             yield process
         finally:
             process.kill()
+
+
+@pytest.mark.rule("M-62")
+def test_the_address_of_a_database_never_becomes_the_name_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    address = "postgresql://memory:hunter2@127.0.0.1:1/x"
+    with pytest.raises(SystemExit):
+        main(["remember", "a", "b", "--file", address])
+    monkeypatch.setenv("MCPP_URL", "ws://127.0.0.1:1/v0/pods/x/ws")
+    monkeypatch.setenv("MCPP_TOKEN", "t")
+    agent = ["agent", "--model", "openai:m", "--base-url", "http://127.0.0.1:1/v1"]
+    assert command_line.main([*agent, "--memory", address]) == 1
+    monkeypatch.setenv("MCPP_MEMORY_DATABASE", "mysql://memory:hunter2@127.0.0.1/x")
+    assert command_line.main([*agent, "--memory"]) == 1
+    shown = capsys.readouterr().err
+    assert "Cannot use the database x" in shown
+    assert "MCPP_MEMORY_DATABASE must be" in shown
+    assert "hunter2" not in shown
+    assert list(tmp_path.iterdir()) == []

@@ -54,6 +54,17 @@ def connect(url: str, role: str = "memory") -> Any:
     return psycopg.connect(url, autocommit=True, options=options)
 
 
+def add_reader(postgres: PostgresServer, url: str) -> None:
+    """Let a role `reader` select from the tables, as the documentation says."""
+    if not postgres.execute("SELECT 1 FROM pg_roles WHERE rolname = 'reader'"):
+        postgres.execute("CREATE ROLE reader LOGIN")
+    for sql in (
+        "GRANT USAGE ON SCHEMA mcpp_memory TO reader",
+        "GRANT SELECT ON ALL TABLES IN SCHEMA mcpp_memory TO reader",
+    ):
+        postgres.execute(sql, url.split("@/")[1].split("?")[0])
+
+
 def names(store: MemoryStore, goal: str = "apple", **fields: Any) -> set[str]:
     return {item.name for item in store.context(goal, **fields).items}
 
@@ -114,14 +125,7 @@ def test_a_query_that_lost_its_condition_still_sees_its_view_only(
 def test_a_listed_role_sees_its_projects_whatever_it_sets(
     postgres: PostgresServer, filled: MemoryStore, database_url: str
 ) -> None:
-    database = database_url.split("@/")[1].split("?")[0]
-    if not postgres.execute("SELECT FROM pg_roles WHERE rolname = 'reader'"):
-        postgres.execute("CREATE ROLE reader LOGIN")
-    for sql in (
-        "GRANT USAGE ON SCHEMA mcpp_memory TO reader",
-        "GRANT SELECT ON ALL TABLES IN SCHEMA mcpp_memory TO reader",
-    ):
-        postgres.execute(sql, database)
+    add_reader(postgres, database_url)
     with connect(database_url, "reader") as reader:
         assert titles(reader) == set()
         rows(
@@ -176,3 +180,27 @@ def test_text_that_looks_like_sql_is_text(
 def test_an_id_that_is_no_text_is_unknown(filled: MemoryStore, id: str) -> None:
     with pytest.raises(UnknownMemory):
         filled.forget(id)
+
+
+@pytest.mark.rule("M-65")
+@pytest.mark.parametrize("search_path", ["public", "pg_temp, mcpp_memory", "mcpp_memory, pg_temp"])
+def test_a_listed_role_cannot_replace_the_list_by_a_table_of_its_own(
+    postgres: PostgresServer, filled: MemoryStore, database_url: str, search_path: str
+) -> None:
+    add_reader(postgres, database_url)
+    access = (
+        "INSERT INTO role_access (role, organization, project) VALUES ('reader', 'acme', 'web')"
+    )
+    rows(database_url, access)
+    with connect(database_url, "reader") as reader:
+        reader.execute(f"SET search_path = {search_path}")
+        reader.execute("SELECT set_config('mcpp.scopes', 'all', false)")
+        shown = "SELECT title FROM mcpp_memory.memory"
+        assert reader.execute(shown).fetchall() == [("acme web",)]
+        reader.execute("CREATE TEMPORARY TABLE role_access (role name, organization text)")
+        reader.execute("CREATE TEMPORARY TABLE scope (id integer)")
+        reader.execute("INSERT INTO pg_temp.scope SELECT generate_series(1, 1000)")
+        assert reader.execute(shown).fetchall() == [("acme web",)]
+        for table in ("audit", "quota", "opt_out"):
+            query = f"SELECT count(*) FROM mcpp_memory.{table}"
+            assert reader.execute(query).fetchone() == (0,)

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from mcpp_agents.memory.packing.passages import sentences
@@ -23,10 +23,21 @@ class SpokenTurn(NamedTuple):
 
 
 def summarize(turns: Sequence[SpokenTurn], *, max_chars: int = MAX_SUMMARY_CHARS) -> str:
-    """Return the most representative sentences of a conversation, each with its speaker.
+    """Return the most representative sentences of a conversation, each with its speaker."""
+    return as_text(select(turns, max_chars=max_chars))
+
+
+def as_text(chosen: Iterable[SpokenTurn]) -> str:
+    """Return sentences as lines, each with its speaker."""
+    return "\n".join(f"{turn.speaker}: {turn.text}" for turn in chosen)
+
+
+def select(turns: Sequence[SpokenTurn], *, max_chars: int, keep: int = 1) -> list[SpokenTurn]:
+    """Return the most representative sentences of a conversation, in order.
 
     A sentence is representative if its words are frequent in the conversation and not yet covered
-    by a chosen sentence. The first sentence is always chosen: it usually states the subject.
+    by a chosen sentence. The first sentence is always chosen: it usually states the subject. Of a
+    conversation with too many sentences the first `keep` and the last ones are considered.
     """
     said = [
         SpokenTurn(turn.speaker, sentence[:_MAX_SENTENCE_CHARS])
@@ -34,7 +45,7 @@ def summarize(turns: Sequence[SpokenTurn], *, max_chars: int = MAX_SUMMARY_CHARS
         for sentence in sentences(turn.text)
     ]
     said = list(dict.fromkeys(said))
-    del said[1:-_MAX_SENTENCES]
+    del said[max(1, keep) : -_MAX_SENTENCES]
     words = [parse(turn.text).terms for turn in said]
     weight = {word: float(n) for word, n in Counter(w for each in words for w in each).items()}
 
@@ -54,7 +65,7 @@ def summarize(turns: Sequence[SpokenTurn], *, max_chars: int = MAX_SUMMARY_CHARS
         room -= cost
         for word in words[best]:
             weight[word] /= _REPETITION_DIVISOR
-    return "\n".join(f"{said[i].speaker}: {said[i].text}" for i in sorted(chosen))
+    return [said[i] for i in sorted(chosen)]
 
 
 def headline(text: str, *, max_chars: int = 120) -> str:

@@ -16,7 +16,7 @@ import anyio
 import mcpp
 from mcpp import kinds
 from mcpp.prompts import BudgetError, Prompt, PromptBuilder
-from mcpp_agents.memory.bus.extractive_summary import MAX_SUMMARY_CHARS, SpokenTurn
+from mcpp_agents.memory.bus.summaries.extractive_summary import MAX_SUMMARY_CHARS, SpokenTurn
 from mcpp_agents.memory.redaction import redact
 from mcpp_agents.memory.requests import clean
 from mcpp_agents.model.providers import Provider, ProviderError
