@@ -3,8 +3,9 @@
     python -m benchmarks.retrieval [--data FOLDER] [--embedders none,wordllama,minilm]
 
 conversations.txt: six conversations of two people in 8 to 12 dated sessions, 808 turns and 545
-questions, written before any of them was searched. About half of the questions use the words of the
-turns that answer them, the others paraphrase. Weights for dialogues were chosen on these and the
+questions. The first questions of each paraphrase and were written before anything was searched; the
+others, after *swapped*, use more words of the turns and were added when plain FTS5 reached .21.
+Weights for dialogues were chosen on these and the
 made-up ones; what they give on a conversation that they were not chosen on is in docs/memory.md.
 Weights for written texts were fixed on Cranfield's odd questions. dialogues.txt (102 turns, 46
 questions) is older and smaller. Types of questions are those of `dialogue_maker`, and *swapped*: a
