@@ -3,22 +3,28 @@
     python -m benchmarks.retrieval [--data FOLDER] [--embedders none,wordllama,minilm]
 
 conversations.txt: six conversations of two people in 8 to 12 dated sessions, 808 turns and 545
-questions. The first questions of each paraphrase and were written before anything was searched; the
-others, after *swapped*, use more words of the turns and were added when plain FTS5 reached .21.
-Weights for dialogues were chosen on these and the
-made-up ones; what they give on a conversation that they were not chosen on is in docs/memory.md.
-Weights for written texts were fixed on Cranfield's odd questions. dialogues.txt (102 turns, 46
-questions) is older and smaller. Types of questions are those of `dialogue_maker`, and *swapped*: a
-question that names the wrong person.
+questions; measured each on its own, and as one long conversation of the same two people. The first
+questions of each paraphrase and were written before anything was searched; the others, after
+*swapped*, use more words of the turns and were added when plain FTS5 reached .21. Weights for
+dialogues were chosen on these and the made-up ones; what they give on a conversation that they were
+not chosen on is in docs/memory.md. Weights for written texts were fixed on Cranfield's odd
+questions. dialogues.txt (102 turns, 46 questions) is older and smaller. Types of questions are
+those of `dialogue_maker`, and *swapped*: a question that names the wrong person.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from mcpp_agents.memory.evaluation.bench_command import print_tables
 from mcpp_agents.memory.evaluation.collections import (
+    Collection,
+    Document,
+    Question,
     made_dialogues,
     read_cranfield,
     read_dialogues,
@@ -37,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     tables = {
         "conversations written by hand": read_dialogues(_FOLDER / "conversations.txt"),
+        "the same as one conversation": [_as_one(read_dialogues(_FOLDER / "conversations.txt"))],
         "short dialogues written by hand": read_dialogues(_FOLDER / "dialogues.txt"),
         "made-up dialogues": made_dialogues(6),
     }
@@ -47,6 +54,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"No Cranfield collection in {options.data}; set its folder with --data.")
     print_tables(tables, options.embedders.split(","))
     return 0 if has_cranfield else 2
+
+
+def _as_one(conversations: Sequence[Collection]) -> Collection:
+    """Return conversations of two people each as one, of the same two people."""
+    documents: list[Document] = []
+    questions: list[Question] = []
+    for number, each in enumerate(conversations, 1):
+        speakers = sorted({turn.title for turn in each.documents})
+        renamed = partial(_renamed, dict(zip(speakers, ("Nadia", "Owen"), strict=True)))
+        for turn in each.documents:
+            id = f"C{number}{turn.id}"
+            title, text = renamed(turn.title), renamed(turn.text)
+            documents.append(replace(turn, id=id, source=id, title=title, text=text))
+        for one in each.questions:
+            gains = {f"C{number}{id}": gain for id, gain in one.gains.items()}
+            questions.append(replace(one, text=renamed(one.text), gains=gains))
+    return Collection(documents, questions)
+
+
+def _renamed(names: dict[str, str], text: str) -> str:
+    return re.sub(rf"\b({'|'.join(names)})\b", lambda found: names[found[0]], text)
 
 
 def run() -> None:

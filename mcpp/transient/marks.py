@@ -132,11 +132,15 @@ def read_hints(result: Result | ResultModel) -> list[Hint]:
 
 
 def cut(text: str, limit: int = MAX_SUMMARY_CHARS) -> str:
-    """Return the text on one line, truncated to `limit` characters."""
+    """Return the text on one line, without invisible characters, truncated to `limit` of them."""
     line = " ".join(text.split())
+    if not line.isprintable():
+        line = "".join(char for char in line if char.isprintable() or char in _JOINERS)
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
 
+# Indic scripts, Persian and emoji need them.
+_JOINERS: Final = "\u200c\u200d"
 _NO_MARK: Final = Mark()
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from mcpp_agents.cli import options
 from mcpp_agents.memory.bus.summaries.rolling import RollingPolicy
 from mcpp_agents.memory.errors import MemoryStoreError
@@ -162,6 +164,9 @@ def _add_remember(commands: Any, file: argparse.ArgumentParser) -> None:
         ("active-task", "the task during which it was learned"),
     ):
         remember.add_argument(f"--{name}", help=description)
+    remember.add_argument(
+        "--metadata", type=_json_object, default={}, metavar="JSON", help="further facts, an object"
+    )
     for option, field, metavar, description in (
         ("--tag", "tags", "TAG", "a label; may be repeated"),
         (
@@ -176,6 +181,13 @@ def _add_remember(commands: Any, file: argparse.ArgumentParser) -> None:
         remember.add_argument(
             option, dest=field, action="append", default=[], metavar=metavar, help=description
         )
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise argparse.ArgumentTypeError(f"not a JSON object: {error}") from None
 
 
 def _add_plan(commands: Any, search: argparse.ArgumentParser) -> None:

@@ -68,7 +68,7 @@ def _remember(options: argparse.Namespace) -> None:
         name: getattr(options, name)
         for name in (
             "domain", "project", "agent_id", "source", "url", "valid_at", "idempotency_key",
-            "tags", "related_to", "retrieval_keys", "task_ids", "active_task",
+            "tags", "related_to", "retrieval_keys", "task_ids", "active_task", "metadata",
         )
     }  # fmt: skip
     content = _read_input() if options.content == "-" else options.content

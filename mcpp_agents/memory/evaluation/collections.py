@@ -12,8 +12,9 @@ import msgspec
 from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.evaluation.dialogue_maker import make
 
-# LoCoMo's numbers for the types of its questions; 5 has no answer in the dialogue.
-_LOCOMO_TYPES: Final = {1: "multi", 2: "temporal", 3: "inference", 4: "single"}
+# LoCoMo's numbers for the types of its questions. The last name the wrong person: their evidence is
+# what the other one said.
+_LOCOMO_TYPES: Final = {1: "multi", 2: "temporal", 3: "inference", 4: "single", 5: "swapped"}
 _LOCOMO_TIME: Final = "%I:%M %p on %d %B, %Y"
 _TURN_ID: Final = re.compile(r"D\d+:\d+")
 

@@ -8,7 +8,6 @@ from mcpp_agents.memory.pack import ContextPack, PackItem, PackSection, Quality,
 from mcpp_agents.memory.packing.token_budget import clamped_budget, render_within
 from mcpp_agents.memory.requests import PackRequest, to_iso
 from mcpp_agents.memory.search.dialogue import adjust
-from mcpp_agents.memory.search.names import FOUND, follow, names_in_best
 from mcpp_agents.memory.search.neighbours import is_turn
 from mcpp_agents.memory.search.ranking import (
     Candidate,
@@ -150,9 +149,6 @@ class Compiler:
         found = self._read_best(leading(relevances), view)
         written = {i.seq: f"{i.title}\n{i.content}" for i in found[:COMPARED] if not is_turn(i)}
         relevances = adjust(rerank(relevances, written), goal, query, found)
-        if names := names_in_best(relevances, query, found):
-            linked = self._engine.match(Query(names, ()), view, FOUND)
-            relevances = follow(relevances, names, linked)
         return _Found(matches, relevances, outlines)
 
     def _read_best(self, best: Sequence[int], view: View) -> list[Item]:
@@ -183,7 +179,7 @@ class Compiler:
             return Candidate(outline, relevance, points, newest)
 
         likely = [seq for seq, relevance in relevances.items() if has_evidence(relevance)]
-        # Others belong to items that are forgotten, or were found by a name.
+        # Others belong to items that are forgotten.
         unknown = [seq for seq in likely if seq not in found.outlines]
         outlines = {**found.outlines, **{o.seq: o for o in self._engine.outline(unknown, view)}}
         current = [seq for seq in likely if seq in outlines]

@@ -24,7 +24,7 @@ from mcpp_agents.memory.storage.engine import Item
 
 # What a turn by another speaker than the named person loses, one without a time, and one that tells
 # nothing; turns with fewer words than enough lose a part of the last.
-OTHER_SPEAKER: Final = 0.4
+OTHER_SPEAKER: Final = 0.2
 NO_TIME: Final = 0.3
 NOTHING_TOLD: Final = 0.5
 _ENOUGH_WORDS: Final = 16

@@ -47,7 +47,6 @@ class Relevance:
     cosine: float | None = None
     previous_cosine: float | None = None  # of its predecessor in its neighbourhood
     meaning: float | None = None  # both cosines, relative to the best
-    shared: tuple[str, ...] = ()  # names that it shares with a better match
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class Candidate:
 def has_evidence(relevance: Relevance) -> bool:
     """Return whether words or a cosine, its own or its predecessor's, support an item."""
     close = max(relevance.cosine or 0.0, relevance.previous_cosine or 0.0)
-    return relevance.words > 0 or close >= MEANINGFUL_COSINE or bool(relevance.shared)
+    return relevance.words > 0 or close >= MEANINGFUL_COSINE
 
 
 def fuse(

@@ -39,8 +39,6 @@ def reason(
         parts.append(f"close in meaning ({cosine:.2f})")
     elif previous >= MEANINGFUL_COSINE:
         parts.append(f"follows something close in meaning ({previous:.2f})")
-    if relevance.shared:
-        parts.append(f"mentions {_quoted(relevance.shared)}, as a better match does")
     if candidate.newest:
         where = f" in project {item.project}" if item.project else ""
         parts.append(f"the latest {known_kind(item.kind, item.origin)}{where}")

@@ -17,6 +17,7 @@ from mcpp.transient import (
     transient,
     with_context_hints,
 )
+from mcpp.transient.marks import read_mark
 from tests.mcpp.prompts.logs import text_result
 
 Api = Literal["anthropic", "chat", "responses"]
@@ -245,3 +246,14 @@ def test_messages_may_be_dropped_from_the_beginning(chat: ApiMessages) -> None:
 @pytest.mark.parametrize("messages", [[], ["text"], [{}], [{"role": "user"}], [None, 5]])
 def test_other_messages_are_returned_unchanged(messages: list[Any]) -> None:
     assert Conversation().collapse(messages) == messages
+
+
+@pytest.mark.parametrize("result", [None, 7, "text", ["list"]])
+def test_what_is_no_result_is_refused_with_its_type(result: Any) -> None:
+    with pytest.raises(TypeError, match=f"not {type(result)}"):
+        Conversation().add_result("fetch", "c1", result)
+
+
+def test_summaries_are_visible_text() -> None:
+    marked = transient(text_result(LONG), summary="a\x1b[31mred\u202e\u200dfamily\nof 3")
+    assert read_mark(marked).summary == "a[31mred\u200dfamily of 3"

@@ -35,7 +35,7 @@ LOCOMO = [
         "qa": [
             {"question": "When did Ann buy it?", "evidence": ["D1:1"], "category": 2},
             {"question": "Both?", "evidence": ["D1:1; D2:1"], "category": 1},
-            {"question": "Unanswerable?", "evidence": ["D1:1"], "category": 5},
+            {"question": "When did Bob buy it?", "evidence": ["D1:1"], "category": 5},
             {"question": "Nowhere?", "evidence": [], "category": 4},
         ],
     }
@@ -51,7 +51,7 @@ def test_the_command_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     assert "| plain FTS5 | 0." in out
     assert "| memory, words | 0." in out
-    assert "LoCoMo (locomo.json): 2 questions, 3 documents" in out
+    assert "LoCoMo (locomo.json): 3 questions, 3 documents" in out
 
 
 DIALOGUES = """## Ann and Bob
@@ -102,6 +102,7 @@ def test_locomos_format_is_read(tmp_path: Path) -> None:
     assert [(q.type, list(q.gains)) for q in found.questions] == [
         ("temporal", ["D1:1"]),
         ("multi", ["D1:1", "D2:1"]),
+        ("swapped", ["D1:1"]),
     ]
     file.write_text("{}")
     assert read_locomo(file) == []
