@@ -243,6 +243,7 @@ class Pod(PodHistory):
         *,
         name: str | None = None,
         media_type: str | None = None,
+        private: bool = False,
     ) -> Attachment:
         """Upload content, and return a reference to send: `send(…, attachments=[reference])`.
 
@@ -253,10 +254,13 @@ class Pod(PodHistory):
             content: bytes, or the path of a file.
             name: a file name for people; by default that of the file.
             media_type: such as `image/png`; by default by the name.
+            private: only those to which an envelope that names it is addressed may fetch it; all
+                others hear of its hash, size, name and type.
 
         Raises AttachmentError, and EncodeError for a name or type that is not one.
         """
-        return await attachments.upload(self._connection.connector, content, name, media_type)
+        connector = self._connection.connector
+        return await attachments.upload(connector, content, name, media_type, private=private)
 
     @overload
     async def fetch(

@@ -110,17 +110,21 @@ class Context(_Value, frozen=True, eq=False, kw_only=True):
 class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
     """A reference to content that the gateway keeps beside its log, by its SHA-256.
 
-    Type and name are what the sender says. Do not decide by them what is safe.
+    Type and name are what the sender says. Do not decide by them what is safe. The content of a
+    private one can be fetched only by the participants that its envelope addresses (A-13).
     """
 
     hash: str
     size: int
     media_type: str = "application/octet-stream"
     name: str | None = None
+    private: bool = False
 
     def __str__(self) -> str:
         """Return a line for people, such as `photo.png (image/png, 3.1 MB)`."""
-        return f"{self.name or self.hash[:12]} ({self.media_type}, {_readable_size(self.size)})"
+        private = ", private" if self.private else ""
+        facts = f"{self.media_type}, {_readable_size(self.size)}{private}"
+        return f"{self.name or self.hash[:12]} ({facts})"
 
 
 class Envelope(_Value, frozen=True, eq=False, kw_only=True):
@@ -222,7 +226,13 @@ def _read(raw: Raw, type: Any) -> Any:
 
 
 def _attachment(value: dict[str, Any]) -> Attachment:
-    return Attachment(value["hash"], int(value["size"]), value["media_type"], value.get("name"))
+    return Attachment(
+        value["hash"],
+        int(value["size"]),
+        value["media_type"],
+        value.get("name"),
+        value.get("private") is True,
+    )
 
 
 def _readable_size(size: int) -> str:
