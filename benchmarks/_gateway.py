@@ -36,6 +36,10 @@ class GatewayProcess:
     def cpu_seconds(self) -> float:
         return cpu_seconds(self.pid)
 
+    def main_cpu_seconds(self) -> float:
+        """Return the CPU time of the thread that serves the clients."""
+        return cpu_seconds(self.pid, self.pid)
+
     def resident_bytes(self) -> int:
         status = Path(f"/proc/{self.pid}/status").read_text()
         match = re.search(r"VmRSS:\s+(\d+) kB", status)
@@ -43,9 +47,10 @@ class GatewayProcess:
         return int(match[1]) * 1024
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+def cpu_seconds(pid: int, thread: int | None = None) -> float:
+    """Return the CPU time that a process, or one thread of it, has used."""
+    path = f"/proc/{pid}/stat" if thread is None else f"/proc/{pid}/task/{thread}/stat"
+    fields = Path(path).read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -81,9 +86,12 @@ def gateway(
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:
             assert process.stderr is not None
-            line = process.stderr.readline()
-            match = re.search(r"listening .*port=(\d+)", line)
-            assert match is not None, line
+            match, said = None, ""
+            while match is None:  # a cluster that is not ready yet is reported first
+                line = process.stderr.readline()
+                said += line
+                assert line, said
+                match = re.search(r"listening .*port=(\d+)", line)
             if (os.cpu_count() or 1) > 1:
                 os.sched_setaffinity(process.pid, {core})
             # The log is not read any further.

@@ -1,10 +1,15 @@
-"""Quality of memory search: `mcpp memory bench` with Cranfield, and a small set written by hand.
+"""Quality of memory search: `mcpp memory bench` with Cranfield, and dialogues written by hand.
 
     python -m benchmarks.retrieval [--data FOLDER] [--embedders none,wordllama,minilm]
 
-Weights were tuned on Cranfield's odd questions and on half of the topics of the made-up dialogues.
-The dialogues in dialogues.txt (102 turns, 46 questions) were written by hand: a small check that
-neither makes search in conversations worse.
+conversations.txt: six conversations of two people in 8 to 12 dated sessions, 808 turns and 545
+questions. The first questions of each paraphrase and were written before anything was searched; the
+others, after *swapped*, use more words of the turns and were added when plain FTS5 reached .21.
+Weights for dialogues were chosen on these and the
+made-up ones; what they give on a conversation that they were not chosen on is in docs/memory.md.
+Weights for written texts were fixed on Cranfield's odd questions. dialogues.txt (102 turns, 46
+questions) is older and smaller. Types of questions are those of `dialogue_maker`, and *swapped*: a
+question that names the wrong person.
 """
 
 import argparse
@@ -14,16 +19,14 @@ from pathlib import Path
 
 from mcpp_agents.memory.evaluation.bench_command import print_tables
 from mcpp_agents.memory.evaluation.collections import (
-    Collection,
-    Document,
-    Question,
     made_dialogues,
     read_cranfield,
+    read_dialogues,
 )
 from mcpp_agents.memory.search.embedding import available
 
 _DATA = Path(__file__).parent.parent.parent / "shared" / "data" / "cranfield"
-_DIALOGUES = Path(__file__).parent / "dialogues.txt"
+_FOLDER = Path(__file__).parent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--embedders", default=",".join(reversed(available())))
     options = parser.parse_args(argv)
     tables = {
-        "dialogues written by hand": [load_dialogues(_DIALOGUES)],
+        "conversations written by hand": read_dialogues(_FOLDER / "conversations.txt"),
+        "short dialogues written by hand": read_dialogues(_FOLDER / "dialogues.txt"),
         "made-up dialogues": made_dialogues(6),
     }
     has_cranfield = (options.data / "cran.all.1400").is_file()
@@ -43,24 +47,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"No Cranfield collection in {options.data}; set its folder with --data.")
     print_tables(tables, options.embedders.split(","))
     return 0 if has_cranfield else 2
-
-
-def load_dialogues(file: Path) -> Collection:
-    """Return the dialogue turns (`NAME: TEXT`) and the questions with their answers."""
-    turns: dict[str, Document] = {}
-    questions: list[Question] = []
-    dialogue, place = "", 0
-    for line in file.read_text().splitlines():
-        if line.startswith("# "):
-            dialogue, place = line.removeprefix("# "), 0
-        elif "|" in line:
-            text, _, answers = line.partition(" | ")
-            questions.append(Question(text, dict.fromkeys(answers.split(), 1)))
-        elif line:
-            place += 1
-            source, speaker = f"{dialogue}:{place}", line.partition(":")[0]
-            turns[source] = Document(source, speaker, line, "message", source)
-    return Collection(list(turns.values()), questions)
 
 
 def run() -> None:

@@ -10,26 +10,29 @@ the question is pinned, so that none of them can push it out.
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from mcpp.prompts.attached import PictureChoice
 from mcpp.prompts.builder import PromptBuilder
 from mcpp.prompts.folding import ContextSummary
 from mcpp.prompts.prompt import Prompt
-from mcpp.protocol.envelope import Envelope
-from mcpp.tokens import estimate
+from mcpp.protocol.envelope import Attachment, Envelope
+from mcpp.tokens import DEFAULT_IMAGE_TOKENS, estimate
 from mcpp.transient.collapsing.cache_policy import CachePolicy
 
 __all__ = [
     "PROMPT_TOKENS",
     "Collapse",
     "ModelPrompt",
+    "PictureChoice",
     "PromptRecord",
     "Recomputed",
     "is_system_of",
     "recompute",
+    "recorded_pictures",
 ]
 
 Collapse: TypeAlias = Literal["always", "cache", "never"]
@@ -49,6 +52,7 @@ _MEANWHILE_SHARE: Final = 4
 _MAX_RECORD_BYTES: Final = 1400
 # Characters of the digest of an earlier prompt: enough to detect a difference.
 _SHORT_DIGEST: Final = 16
+_MAX_MISSING: Final = 16
 
 
 class PromptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,6 +64,8 @@ class PromptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     there was room for. `system` is the digest of the agent's instructions, and `collapse` says when
     consumed results were collapsed (T-28). `summaries` is the number of summaries of open contexts
     in it (M-55): the log does not hold these, so such a prompt cannot be built again from the log.
+    `missing` are the short hashes of attached pictures that the agent could not fetch: those are
+    named only.
     """
 
     digest: str
@@ -72,6 +78,7 @@ class PromptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     collapse: Collapse = "cache"
     summaries: int = 0
     earlier: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
 class ModelPrompt:
@@ -80,13 +87,14 @@ class ModelPrompt:
     def __init__(
         self,
         viewer: str,
-        log: Iterable[Envelope],
+        log: Sequence[Envelope],
         *,
         question: Envelope | None = None,
         token_budget: int = PROMPT_TOKENS,
         system: str = "",
         collapse: Collapse = "cache",
         summaries: Iterable[ContextSummary] = (),
+        pictures: Mapping[str, bytes] | None = None,
     ) -> None:
         """Begin with the log up to now.
 
@@ -98,6 +106,8 @@ class ModelPrompt:
             system: the agent's instructions for the model.
             collapse: when consumed results are collapsed (T-28).
             summaries: summaries of open contexts, from a source that the viewer trusts.
+            pictures: the content of attached pictures, by hash; `PictureChoice` says of which.
+                What is added to it later counts for envelopes that are added after that.
         """
         # A question that would fill the prompt is not pinned, so that it is shortened.
         is_pinned = question is not None and _tokens(question) <= token_budget // 2
@@ -106,6 +116,12 @@ class ModelPrompt:
         self._token_budget = token_budget
         self._system = system
         self._collapse: Collapse = collapse
+        self._pictures = {} if pictures is None else pictures
+        self._shown: dict[str, bytes] = {}
+        self._missing: list[str] = []
+        self._cost = 0
+        self._choice = PictureChoice(viewer)
+        self._show(self._choice.begin(log, question))
         self._builder = PromptBuilder(
             viewer,
             filter=self._has_room,
@@ -115,13 +131,14 @@ class ModelPrompt:
             system=system,
             cache=_CACHE_POLICIES[collapse],
             summaries=summaries,
+            contents=self._shown,
         )
         self._summaries = 0
         self._earlier: list[tuple[str, str]] = []
         self._first = self._last = ""
         self._room = math.inf
         for envelope in log:
-            self.add(envelope)
+            self._add(envelope)
         self._started = self._last
         if question is not None:
             self._builder.add(question)  # unless it is among the others
@@ -129,9 +146,24 @@ class ModelPrompt:
 
     def add(self, envelope: Envelope) -> None:
         """Add the next envelope of the log."""
+        self._show(self._choice.add(envelope))
+        if envelope.sender != self._viewer:
+            images = sum(each.hash in self._shown for each in envelope.attachments)
+            self._cost = _tokens(envelope) + images * DEFAULT_IMAGE_TOKENS
+        self._add(envelope)
+
+    def _add(self, envelope: Envelope) -> None:
         self._first = self._first or envelope.id
         self._last = envelope.id
         self._builder.add(envelope)
+
+    def _show(self, chosen: Iterable[Attachment]) -> None:
+        for each in chosen:
+            content = self._pictures.get(each.hash)
+            if content is None:
+                self._missing.append(each.hash[:_SHORT_DIGEST])
+            else:
+                self._shown[each.hash] = content
 
     def build(self, previous: Prompt | None = None) -> Prompt:
         """Return the prompt for the envelopes so far. Raises BudgetError."""
@@ -150,6 +182,7 @@ class ModelPrompt:
             system=_digest(self._system.encode()) if self._system else None,
             collapse=self._collapse,
             summaries=self._summaries,
+            missing=tuple(self._missing[-_MAX_MISSING:]),
         )
         fitting = record
         for count in range(1, len(self._earlier) + 1):
@@ -164,9 +197,8 @@ class ModelPrompt:
     def _has_room(self, envelope: Envelope) -> bool:
         if envelope.sender == self._viewer or self._room == math.inf:
             return True
-        tokens = _tokens(envelope)
-        has_room = tokens <= self._room
-        self._room -= tokens if has_room else 0
+        has_room = self._cost <= self._room
+        self._room -= self._cost if has_room else 0
         return has_room
 
 
@@ -183,6 +215,22 @@ class Recomputed(NamedTuple):
         return self.prompt.digest.startswith(self.recorded)
 
 
+def recorded_pictures(
+    record: PromptRecord,
+    viewer: str,
+    envelopes: Iterable[Envelope],
+    *,
+    question: Envelope | None = None,
+) -> list[Attachment]:
+    """Return the attached pictures that the prompts of a record showed; `recompute` needs them."""
+    log = iter(envelopes)
+    choice = PictureChoice(viewer)
+    chosen = choice.begin(_until(log, record.started), question)
+    for envelope in log:
+        chosen += choice.add(envelope)
+    return [each for each in chosen if each.hash[:_SHORT_DIGEST] not in record.missing]
+
+
 def recompute(
     record: PromptRecord,
     viewer: str,
@@ -190,6 +238,7 @@ def recompute(
     *,
     question: Envelope | None = None,
     system: str = "",
+    pictures: Mapping[str, bytes] | None = None,
 ) -> Iterator[Recomputed]:
     """Build the prompts of a record again, from the envelopes from its `first` to its `at`.
 
@@ -199,22 +248,19 @@ def recompute(
         envelopes: in the log's order.
         question: the envelope that the record names.
         system: the agent's instructions for the model.
+        pictures: the contents of `recorded_pictures`, by hash.
     """
     points = {at: digest for digest, _, at in (one.partition("@") for one in record.earlier)}
     points[record.at] = record.digest
     log = iter(envelopes)
-    before = []
-    for envelope in log:
-        before.append(envelope)
-        if envelope.id == record.started:
-            break
     model_prompt = ModelPrompt(
         viewer,
-        before,
+        _until(log, record.started),
         question=question,
         token_budget=record.budget,
         system=system,
         collapse=record.collapse,
+        pictures=pictures,
     )
     if record.started in points:
         yield Recomputed(record.started, model_prompt.build(), points[record.started])
@@ -222,6 +268,15 @@ def recompute(
         model_prompt.add(envelope)
         if envelope.id in points:
             yield Recomputed(envelope.id, model_prompt.build(), points[envelope.id])
+
+
+def _until(log: Iterator[Envelope], id: str) -> list[Envelope]:
+    before = []
+    for envelope in log:
+        before.append(envelope)
+        if envelope.id == id:
+            break
+    return before
 
 
 def is_system_of(record: PromptRecord, system: str) -> bool:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 from uuid import uuid4
 
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -52,6 +53,8 @@ class Driver:
             self._send(step)
         elif "receive" in step:
             self._receive(step)
+        elif "upload" in step or "download" in step:
+            self._transfer(step)
         elif "close" in step:
             self._connections.pop(step["close"]).close()
         else:
@@ -106,6 +109,30 @@ class Driver:
                 problems.append(problem)
             else:
                 raise TranscriptError(f"{'; '.join(problems)} in {json.dumps(received)}")
+
+    def _transfer(self, step: dict[str, Any]) -> None:
+        is_upload = "upload" in step
+        token = self.token_of(step["upload"] if is_upload else step["download"])
+        given = step["content"].encode() if is_upload else None
+        method = ("PUT" if "hash" in step else "POST") if is_upload else "GET"
+        hash = f"/{self._filled(step['hash'])}" if "hash" in step else ""
+        parts = urlsplit(self.url)
+        connection = HTTPConnection(parts.netloc, timeout=SECONDS)
+        try:
+            path, headers = f"/blob{hash}?{parts.query}", {"Authorization": f"Bearer {token}"}
+            connection.request(method, path, given, headers)
+            answer = connection.getresponse()
+            body = answer.read()
+        finally:
+            connection.close()
+        if answer.status != step["status"]:
+            raise TranscriptError(f"HTTP {answer.status}")
+        if not is_upload and "content" in step and body.decode() != step["content"]:
+            raise TranscriptError("another content")
+        if "answer" in step:
+            problem = mismatch(step["answer"], json.loads(body), self._values)
+            if problem:
+                raise TranscriptError(problem)
 
     def _await_close(self, step: dict[str, Any]) -> None:
         connection = self._connections[step["closed"]]

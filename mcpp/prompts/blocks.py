@@ -40,7 +40,15 @@ class ResultBlock(msgspec.Struct, frozen=True):
     is_error: bool = False
 
 
+class QuotedBlock(msgspec.Struct, frozen=True):
+    """A message of another participant and its pictures. In a message, its parts stand alone."""
+
+    content: tuple[TextBlock | ImageBlock, ...]
+
+
 Block = TextBlock | ImageBlock | CallBlock | ResultBlock
+ShownBlock = Block | QuotedBlock
+"""What shows an entry of a prompt."""
 
 
 class PromptMessage(msgspec.Struct, frozen=True):
@@ -55,7 +63,7 @@ TEXT_OVERHEAD: Final = 4
 CALL_OVERHEAD: Final = 12
 
 
-def block_tokens(block: Block, count: Counter) -> int:
+def block_tokens(block: ShownBlock, count: Counter) -> int:
     """Return a block's token count, including the overhead that the API adds."""
     if isinstance(block, TextBlock):
         return count(block.text) + TEXT_OVERHEAD
@@ -63,7 +71,8 @@ def block_tokens(block: Block, count: Counter) -> int:
         return image_tokens(block.data) + TEXT_OVERHEAD
     if isinstance(block, CallBlock):
         return count(block.name + block.json) + CALL_OVERHEAD
-    return sum([block_tokens(part, count) for part in block.content]) + CALL_OVERHEAD
+    parts = sum([block_tokens(part, count) for part in block.content])
+    return parts if isinstance(block, QuotedBlock) else parts + CALL_OVERHEAD
 
 
 def total_tokens(messages: Iterable[PromptMessage], count: Counter) -> int:

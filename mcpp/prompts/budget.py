@@ -24,7 +24,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from mcpp.errors import McppError
-from mcpp.prompts.blocks import Block, ResultBlock, TextBlock
+from mcpp.prompts.blocks import QuotedBlock, ResultBlock, ShownBlock, TextBlock
 from mcpp.prompts.draft import PromptDraft
 from mcpp.prompts.entries import PREVIEW_CHARS, LoggedContext, PromptEntry
 from mcpp.prompts.folding import ContextSummary, members_of
@@ -112,7 +112,7 @@ def limit_images(draft: PromptDraft) -> None:
     shown = [
         (entry, len(image.data))
         for entry in draft.entries
-        if entry.kind == "result" and draft.is_intact(entry)
+        if (entry.kind == "result" or entry.pictures) and draft.is_intact(entry)
         for image in entry.images()
     ]
     number = _image_excess(len(shown), MAX_IMAGES)
@@ -189,7 +189,9 @@ def _apply(reductions: Iterable[_Reduction], needed: int) -> None:
             needed -= reduction.saved
 
 
-def _replacement(draft: PromptDraft, entry: PromptEntry, block: Block, reason: str) -> _Reduction:
+def _replacement(
+    draft: PromptDraft, entry: PromptEntry, block: ShownBlock, reason: str
+) -> _Reduction:
     return _Reduction(draft.saving(entry, block), partial(draft.replace, entry, block, reason))
 
 
@@ -273,8 +275,8 @@ def _fair_share(costs: Iterable[int], budget: int) -> int:
     return share
 
 
-def _length(block: Block | None) -> int:
+def _length(block: ShownBlock | None) -> int:
     if isinstance(block, TextBlock):
         return len(block.text)
-    parts = block.content if isinstance(block, ResultBlock) else ()
+    parts = block.content if isinstance(block, ResultBlock | QuotedBlock) else ()
     return sum(len(part.text) for part in parts if isinstance(part, TextBlock))

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from mcpp import kinds
 from mcpp.filters import Filter
 from mcpp.payloads import TEXT_KINDS
-from mcpp.prompts.attached import with_contents
+from mcpp.prompts.attached import attached_images, with_contents
 from mcpp.prompts.blocks import block_tokens
 from mcpp.prompts.budget import Protected, fit, limit_images
 from mcpp.prompts.draft import LeftOut, PromptDraft, omission
@@ -88,8 +88,8 @@ class PromptBuilder:
         cache: the prices of the prompt cache, by which collapses are decided; None collapses as
             soon as possible.
         matching: which tool calls consume which results.
-        contents: attached content by hash, as `Pod.fetch` returns it. Pictures in tool results are
-            shown where it is given; other attachments are named.
+        contents: attached content by hash, as `Pod.fetch` returns it. Pictures in tool results and
+            of messages are shown where it is given; other attachments are named.
         summaries: summaries of open contexts, from a source that you trust. With contexts folded
             they replace the messages they were made from; otherwise only if the budget needs it.
     """
@@ -111,7 +111,7 @@ class PromptBuilder:
         contents: Mapping[str, bytes] | None = None,
         summaries: Iterable[ContextSummary] = (),
     ) -> None:
-        self._contents = contents or {}
+        self._contents = {} if contents is None else contents
         self._summaries = tuple(summaries)
         self.viewer: Final = viewer
         self._filter = filter
@@ -239,6 +239,8 @@ class PromptBuilder:
         entry = PromptEntry(kind, envelope, index, self.viewer)
         entry.call = call
         entry.topic = (topic.type or topic.id) if topic else ""
+        if kind == "other" and call is None and envelope.attachments and self._contents:
+            entry.pictures = attached_images(envelope, self._contents)
         if partner is not None:
             entry.partner, partner.partner = partner, entry
         if kind == "call":

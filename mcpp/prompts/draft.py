@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from mcpp.prompts.blocks import CALL_OVERHEAD, Block, TextBlock, block_tokens
+from mcpp.prompts.blocks import CALL_OVERHEAD, ShownBlock, TextBlock, block_tokens
 from mcpp.prompts.entries import NO_RESULT, LoggedContext, PromptEntry
 from mcpp.prompts.folding import (
     ContextSummary,
@@ -58,7 +58,7 @@ class PromptDraft:
         self.entries: Final = entries
         self.count: Final = count
         # By position. Entries not in here are shown in full, and rendered only on demand.
-        self._blocks: dict[int, Block | None] = {}
+        self._blocks: dict[int, ShownBlock | None] = {}
         self.changed: dict[str, Changed] = {}
         self.left_out: dict[str, LeftOut] = {}
         self.originals: dict[str, tuple[PromptEntry, ...]] = {}
@@ -80,7 +80,7 @@ class PromptDraft:
             self._costs = list(map(self._cost, self.entries))
         return self._costs
 
-    def shown(self) -> Iterator[tuple[PromptEntry, Block]]:
+    def shown(self) -> Iterator[tuple[PromptEntry, ShownBlock]]:
         """Yield the entries that are shown, each with its block."""
         blocks = self._blocks
         for position, entry in enumerate(self.entries):
@@ -88,7 +88,7 @@ class PromptDraft:
             if block is not None:
                 yield entry, block
 
-    def block(self, entry: PromptEntry) -> Block | None:
+    def block(self, entry: PromptEntry) -> ShownBlock | None:
         """Return the block that shows an entry, or None if it is not shown."""
         if entry.position in self._blocks:
             return self._blocks[entry.position]
@@ -98,7 +98,7 @@ class PromptDraft:
         """Return whether an entry is not shown."""
         return entry.position in self._blocks and self._blocks[entry.position] is None
 
-    def saving(self, entry: PromptEntry, block: Block) -> int:
+    def saving(self, entry: PromptEntry, block: ShownBlock) -> int:
         """Return the tokens saved by showing an entry as this block."""
         return self.costs[entry.position] - block_tokens(block, self.count)
 
@@ -110,10 +110,10 @@ class PromptDraft:
         return change is not None and change.reason == _IMAGES
 
     def describe_images(self, entry: PromptEntry, count: int) -> None:
-        """Replace the first `count` images of a result by their descriptions."""
+        """Replace the first `count` images of an entry by their descriptions."""
         self.replace(entry, entry.without_images(count), _IMAGES)
 
-    def replace(self, entry: PromptEntry, block: Block, reason: str) -> None:
+    def replace(self, entry: PromptEntry, block: ShownBlock, reason: str) -> None:
         """Show an entry as another block; its handle retrieves the original."""
         self._put(entry, block)
         self.changed[entry.envelope.id] = Changed(entry.envelope.id, entry.handle, reason)
@@ -190,7 +190,7 @@ class PromptDraft:
             left = [one for one in self.originals[change.handle] if one is not entry]
             self.originals[change.handle] = tuple(left)
 
-    def _put(self, entry: PromptEntry, block: Block | None) -> None:
+    def _put(self, entry: PromptEntry, block: ShownBlock | None) -> None:
         self._blocks[entry.position] = block
         if self._costs is not None:
             self._costs[entry.position] = self._cost(entry)

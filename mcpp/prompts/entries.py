@@ -3,9 +3,6 @@
 An entry's blocks and token count are computed on first use and kept.
 """
 
-import base64
-import binascii
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
 
@@ -14,11 +11,19 @@ import msgspec
 from mcpp import kinds
 from mcpp.payloads import TEXT_KINDS, text_of
 from mcpp.prompts import quoting
-from mcpp.prompts.attached import read_marks
-from mcpp.prompts.blocks import Block, CallBlock, ImageBlock, ResultBlock, TextBlock, block_tokens
+from mcpp.prompts.attached import is_image, read_marks
+from mcpp.prompts.blocks import (
+    CallBlock,
+    ImageBlock,
+    QuotedBlock,
+    ResultBlock,
+    ShownBlock,
+    TextBlock,
+    block_tokens,
+)
 from mcpp.prompts.names import call_id, tool_name
 from mcpp.protocol.envelope import Envelope
-from mcpp.tokens import Counter, image_size
+from mcpp.tokens import Counter
 from mcpp.transient.calls import LoggedCall
 from mcpp.transient.collapsing.expansion import EXPAND
 from mcpp.transient.collapsing.lifecycle import TransientResult, new_handle
@@ -30,18 +35,6 @@ EntryKind = Literal["own", "other", "call", "result"]
 """Kinds that are shown as text; the viewer's own become assistant messages."""
 
 PREVIEW_CHARS: Final = 600
-_IMAGES: Final = {
-    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n").match,
-    "image/jpeg": re.compile(rb"\xff\xd8\xff").match,
-    "image/gif": re.compile(rb"GIF8[79]a").match,
-    "image/webp": re.compile(rb"RIFF....WEBP", re.DOTALL).match,
-}
-"""Image types that every API accepts, each with its signature."""
-
-MAX_IMAGE_SIDE: Final = 8000
-MAX_IMAGE_CHARS: Final = 5_000_000
-"""Anthropic's limits, the strictest: pixels a side, and characters of base64."""
-
 MAX_RECIPIENTS: Final = 5
 """Recipients listed in a header, which is never cut: the sender must not control its length."""
 
@@ -98,8 +91,9 @@ class PromptEntry(msgspec.Struct, eq=False):
     context_label: str = ""  # the context's type, or its id if no type was known
     topic: str = ""  # label of the context that it answers
     tracked: TransientResult | None = None
-    _full_block: Block | None = None
-    _collapsed: Block | None = None
+    pictures: tuple[ImageBlock, ...] = ()  # attached to a message of another participant
+    _full_block: ShownBlock | None = None
+    _collapsed: ShownBlock | None = None
     _tokens: int = -1
 
     @property
@@ -122,7 +116,7 @@ class PromptEntry(msgspec.Struct, eq=False):
         """The handle that retrieves the original."""
         return self.tracked.handle if self.tracked else new_handle(self.envelope.id)
 
-    def full_block(self) -> Block:
+    def full_block(self) -> ShownBlock:
         """Return the block that shows the complete entry."""
         if self._full_block is None:
             self._full_block = self._read()
@@ -134,7 +128,7 @@ class PromptEntry(msgspec.Struct, eq=False):
             self._tokens = block_tokens(self.full_block(), count)
         return self._tokens
 
-    def collapsed(self) -> Block:
+    def collapsed(self) -> ShownBlock:
         """Return the block with the summary and handle of a transient result (T-15, T-18)."""
         if self._collapsed is None:
             self._collapsed = self._reduced(self.collapsed_text())
@@ -145,7 +139,7 @@ class PromptEntry(msgspec.Struct, eq=False):
         assert self.tracked is not None
         return f"[collapsed; handle {self.handle}]\n{quoting.quote(self.tracked.summary)}"
 
-    def preview(self, chars: int = PREVIEW_CHARS) -> Block:
+    def preview(self, chars: int = PREVIEW_CHARS) -> ShownBlock:
         """Return a block with the first characters of the entry and its handle."""
         if self.kind == "result":
             assert self.call is not None
@@ -161,23 +155,27 @@ class PromptEntry(msgspec.Struct, eq=False):
 
     def images(self) -> list[ImageBlock]:
         """Return the images of the complete entry."""
-        block = self.full_block() if self.kind == "result" else None
-        parts = block.content if isinstance(block, ResultBlock) else ()
-        return [part for part in parts if isinstance(part, ImageBlock)]
-
-    def without_images(self, count: int) -> Block:
-        """Return the result with its first `count` images replaced by descriptions."""
+        if self.kind != "result":
+            return list(self.pictures)
         block = self.full_block()
         assert isinstance(block, ResultBlock)
+        return [part for part in block.content if isinstance(part, ImageBlock)]
+
+    def without_images(self, count: int) -> ShownBlock:
+        """Return the entry with its first `count` images replaced by descriptions."""
+        block = self.full_block()
+        assert isinstance(block, ResultBlock | QuotedBlock)
         content: list[TextBlock | ImageBlock] = []
         for part in block.content:
             if count and isinstance(part, ImageBlock):
                 count -= 1
                 part = TextBlock(f"[cut; {part.media_type}; handle {self.handle}]")
             content.append(part)
+        if isinstance(block, QuotedBlock):
+            return QuotedBlock(tuple(content))
         return ResultBlock(block.call_id, tuple(content))
 
-    def _reduced(self, text: str, *, cut: bool = False) -> Block:
+    def _reduced(self, text: str, *, cut: bool = False) -> ShownBlock:
         if self.kind == "result":
             assert self.call is not None
             return ResultBlock(
@@ -185,13 +183,14 @@ class PromptEntry(msgspec.Struct, eq=False):
             )
         return TextBlock(f"{self._header()}\n{text}")
 
-    def _read(self) -> Block:
+    def _read(self) -> ShownBlock:
         match self.kind:
             case "own":
                 text = envelope_text(self.envelope)
                 return TextBlock(text if text.strip() else "…")
             case "other":
-                return TextBlock(f"{self._header()}\n{quoting.quote(self._body())}")
+                quoted = TextBlock(f"{self._header()}\n{quoting.quote(self._body())}")
+                return QuotedBlock((quoted, *self.pictures)) if self.pictures else quoted
             case "call":
                 assert self.call is not None
                 call = self.call
@@ -262,7 +261,7 @@ def _part(block: Mapping[str, Any]) -> TextBlock | ImageBlock | None:
     if block_type == "text" and isinstance(text, str):
         return TextBlock(text) if text.strip() else None
     data, media_type = block.get("data"), str(block.get("mimeType"))
-    if block_type == "image" and isinstance(data, str) and _is_image(data, media_type):
+    if block_type == "image" and isinstance(data, str) and is_image(data, media_type):
         return ImageBlock(data, media_type)
     resource = block.get("resource")
     if block_type == "resource" and isinstance(resource, dict):
@@ -273,21 +272,6 @@ def _part(block: Mapping[str, Any]) -> TextBlock | ImageBlock | None:
     if block_type == "resource_link":
         return TextBlock(f"[link {quoting.name(str(block.get('uri')))}]")
     return TextBlock(f"[{quoting.name(str(block_type))}, {quoting.name(media_type)}]")
-
-
-def _is_image(data: str, media_type: str) -> bool:
-    # An API refuses the whole request for one image that is too large or mislabelled, and every
-    # later request too, since the image stays in the log.
-    has_signature = _IMAGES.get(media_type)
-    if has_signature is None or len(data) > MAX_IMAGE_CHARS:
-        return False
-    try:
-        if not has_signature(base64.b64decode(data, validate=True)):
-            return False
-    except (binascii.Error, ValueError):
-        return False
-    size = image_size(data)
-    return size is not None and all(0 < side <= MAX_IMAGE_SIDE for side in size)
 
 
 def _recipients(preposition: str, recipients: tuple[str, ...] | None) -> str:

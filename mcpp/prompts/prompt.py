@@ -136,7 +136,12 @@ class Prompt:
             )
             for one in entries
         ]
-        return transient({"content": [{"type": "text", "text": "\n".join(lines)}]})
+        pictures = entries[0].pictures if len(entries) == 1 else ()
+        content: list[dict[str, Any]] = [{"type": "text", "text": "\n".join(lines)}]
+        content += [
+            {"type": "image", "data": one.data, "mimeType": one.media_type} for one in pictures
+        ]
+        return transient({"content": content})
 
     def _entries_behind(self, handle: str) -> tuple[PromptEntry, ...]:
         if handle in self.handles:

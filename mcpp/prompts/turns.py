@@ -9,7 +9,15 @@ an error result. Messages that others sent meanwhile follow the results.
 from collections.abc import Iterable
 from typing import Final
 
-from mcpp.prompts.blocks import Block, CallBlock, PromptMessage, ResultBlock, TextBlock
+from mcpp.prompts.blocks import (
+    Block,
+    CallBlock,
+    PromptMessage,
+    QuotedBlock,
+    ResultBlock,
+    ShownBlock,
+    TextBlock,
+)
 from mcpp.prompts.entries import NO_RESULT, PromptEntry
 
 BEGINNING: Final = TextBlock("[The log begins here.]")
@@ -28,7 +36,7 @@ class _Turn:
 
 
 def to_messages(
-    shown: Iterable[tuple[PromptEntry, Block]], opening: TextBlock | None = None
+    shown: Iterable[tuple[PromptEntry, ShownBlock]], opening: TextBlock | None = None
 ) -> tuple[PromptMessage, ...]:
     """Return the messages for entries in log order, each given with the block that shows it.
 
@@ -46,6 +54,8 @@ def to_messages(
                 turn = _Turn()
                 turns.append(turn)
             turn.calls[block.id] = block
+        elif isinstance(block, QuotedBlock):
+            turn.others.extend(block.content)
         elif entry.kind == "own" and block is entry.full_block():
             if turn.has_results or turn.others:
                 turn = _Turn()

@@ -10,6 +10,8 @@ from a2a.helpers.proto_helpers import get_data_parts, new_data_part
 from a2a.types import Message, Part, Role
 
 _IMAGES: Final = "image/"
+# Objects and arrays in a part. Protocol Buffers read 100 levels of messages, three for an object.
+_MAX_LEVELS: Final = 16
 
 
 def text_part(text: str) -> Part:
@@ -20,6 +22,17 @@ def text_part(text: str) -> Part:
 def data_part(value: Any) -> Part:
     """Return a part with a JSON value."""
     return new_data_part(value, media_type="application/json")
+
+
+def shallow(value: Any, levels: int = _MAX_LEVELS) -> Any:
+    """Return a JSON value in which what is nested deeper than so many levels is a text of JSON."""
+    if not value or not isinstance(value, dict | list):
+        return value
+    if not levels:
+        return msgspec.json.encode(value).decode()
+    if isinstance(value, dict):
+        return {name: shallow(inner, levels - 1) for name, inner in value.items()}
+    return [shallow(inner, levels - 1) for inner in value]
 
 
 def new_message(role: Role, *parts: Part, metadata: Mapping[str, Any] | None = None) -> Message:

@@ -48,6 +48,7 @@ class RunningAgent:
     """One process of the agent, from its start to its end. Owns its open sessions."""
 
     connection: ClientSideConnection
+    transport: AgentTransport
     capabilities: AgentCapabilities
     sessions: dict[str, str] = field(default_factory=dict)  # by context, the last used one last
 
@@ -61,6 +62,14 @@ class RunningAgent:
         """Whether it can be told that a session is no longer needed."""
         offered = self.capabilities.session_capabilities
         return offered is not None and offered.close is not None
+
+    async def until_quiet(self, seconds: float) -> None:
+        """Wait until it sends no updates for so long; not longer than ten times that."""
+        quiet_at = anyio.current_time() + seconds
+        with anyio.move_on_after(10 * seconds):
+            while (now := anyio.current_time()) < quiet_at:
+                await anyio.sleep(quiet_at - now)
+                quiet_at = max(quiet_at, self.transport.updated_at + seconds)
 
 
 class CodingAgent:
@@ -151,7 +160,7 @@ class CodingAgent:
             if answer.protocol_version != PROTOCOL_VERSION:
                 raise ConnectionError(f"it speaks version {answer.protocol_version} of ACP, not 1")
             offered = answer.agent_capabilities or AgentCapabilities()
-            self._running = RunningAgent(connection, offered)
+            self._running = RunningAgent(connection, transport, offered)
             self._ready.set()
             await transport.ended.wait()
         finally:

@@ -32,12 +32,13 @@ from pydantic import ValidationError
 
 from mcpp import ConnectionLostError, McppError
 from mcpp_agents.acp.descriptions import below
-from mcpp_agents.acp.files import WorkingFolder
+from mcpp_agents.acp.files import FileMissingError, WorkingFolder
 from mcpp_agents.acp.permissions import Permissions
 from mcpp_agents.acp.terminals import Terminals
 from mcpp_agents.acp.turn import Turn
 
 _REFUSED: Final = -32001
+_NOT_FOUND: Final = -32002  # the protocol's own; agents create a file after it
 
 logger = logging.getLogger("mcpp.acp")
 
@@ -214,5 +215,7 @@ async def _reporting_errors() -> AsyncIterator[None]:
     """Report errors of ours to the agent. Raises RequestError."""
     try:
         yield
+    except FileMissingError as error:
+        raise RequestError(_NOT_FOUND, str(error)) from None
     except McppError as error:
         raise RequestError(_REFUSED, str(error)) from None

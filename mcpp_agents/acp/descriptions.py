@@ -60,8 +60,10 @@ class ToolCallState:
     def name(self) -> str:
         """The call on one line, such as `edit notes.md`."""
         title = self.title or self.id[:_MAX_TITLE_CHARS]
-        kind = "" if self.kind == "other" or title.startswith(self.kind) else f"{self.kind} "
-        return f"{kind}{title}"
+        # Claude Code, Codex and Gemini CLI write a sentence, opencode only the path.
+        is_sentence = title[:1].isupper() and " " in title
+        says_kind = self.kind == "other" or is_sentence or title.startswith(self.kind)
+        return title if says_kind else f"{self.kind} {title}"
 
     @property
     def command(self) -> str | None:

@@ -26,6 +26,10 @@ class FileRefusedError(McppError):
     """A file outside of the folder, not a text, too large, or not to be read or written."""
 
 
+class FileMissingError(FileRefusedError):
+    """There is no such file: an agent may create it."""
+
+
 class WorkingFolder:
     """A folder in which files are read and written. Raises FileRefusedError; blocks."""
 
@@ -40,7 +44,7 @@ class WorkingFolder:
             try:
                 descriptor = os.open(name, _FILE, dir_fd=parent)
             except OSError as error:
-                raise FileRefusedError(f"cannot read {path}: {error.strerror}") from None
+                raise _unreadable(f"cannot read {path}", error) from None
             with os.fdopen(descriptor, "rb") as file:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                     raise FileRefusedError(f"{path} is not a file")
@@ -128,10 +132,15 @@ class WorkingFolder:
                     os.close(descriptor)
                     descriptor = inner
             except OSError as error:
-                raise FileRefusedError(f"cannot open {path}: {error.strerror}") from None
+                raise _unreadable(f"cannot open {path}", error) from None
             yield descriptor
         finally:
             os.close(descriptor)
+
+
+def _unreadable(what: str, error: OSError) -> FileRefusedError:
+    is_missing = isinstance(error, FileNotFoundError)
+    return (FileMissingError if is_missing else FileRefusedError)(f"{what}: {error.strerror}")
 
 
 def _mode_of(name: str, parent: int, path: str) -> int | None:

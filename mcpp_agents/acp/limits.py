@@ -8,6 +8,7 @@ class AcpLimits:
     """Bounds on a coding agent. Times are in seconds."""
 
     start_seconds: float = 60.0  # from its start to its first answer, and to open a session
+    settle_seconds: float = 0.2  # without updates, after it has loaded a session
     silence_seconds: float = 600.0  # without any update, while no person has to decide
     question_seconds: float = 4 * 3600.0
     approval_seconds: float = 3600.0

@@ -47,6 +47,7 @@ class AcpSettings:
         launch: how to start it.
         servers: MCP servers to hand to it.
         approvers: the participants that can decide; None for all others.
+        mode: the agent's mode for its sessions, such as `plan`; None for its own default.
         sessions: where to keep the ids of its sessions; None keeps them in memory only.
         limits: bounds on its work.
     """
@@ -54,6 +55,7 @@ class AcpSettings:
     launch: Launch
     servers: Sequence[Any] = ()
     approvers: Collection[str] | None = None
+    mode: str | None = None
     sessions: Path | None = None
     limits: AcpLimits = field(default_factory=AcpLimits)
 
@@ -74,7 +76,7 @@ class AcpBridge:
         )
         self._agent = CodingAgent(launch, self._client, self._client.update, limits)
         kept = SessionFile(settings.sessions)
-        self._sessions = Sessions(kept, folder.path, settings.servers, limits)
+        self._sessions = Sessions(kept, folder.path, settings.servers, limits, settings.mode)
         self._turns: set[Turn] = set()
         self._own_chats = RecentIds()
         program = Path(launch.command[0]).name

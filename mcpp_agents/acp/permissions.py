@@ -84,10 +84,9 @@ class Permissions:
 
         None if the agent has no option for the decision, or the question was cancelled.
         """
-        allowed: dict[str, str] = {}
-        for each in options:
-            if each.kind in _ALLOWED:
-                allowed.setdefault(_ALLOWED[each.kind], each.option_id)
+        by_kind: dict[str, str] = {each.kind: each.option_id for each in reversed(options)}
+        # *Once* comes first, since it is proposed; Claude Code and Gemini CLI list *always* first.
+        allowed = {ours: by_kind[kind] for kind, ours in _ALLOWED.items() if kind in by_kind}
         decision = _Decision(turn, allowed)
         if not allowed:
             decision.make(None, "Not allowed, since the agent gave no option for it")
@@ -101,8 +100,7 @@ class Permissions:
         await turn.note_decision(decision.text, call, is_allowed=is_allowed)
         if decision.option is not None:
             return allowed[decision.option]
-        rejecting = {each.kind: each.option_id for each in reversed(options)}
-        return next((rejecting[kind] for kind in _REJECTED if kind in rejecting), None)
+        return next((by_kind[kind] for kind in _REJECTED if kind in by_kind), None)
 
     async def _propose(self, turn: Turn, call: ToolCallState, decision: _Decision) -> None:
         request = secrets.token_hex(4)
@@ -193,7 +191,7 @@ class Permissions:
 
     def _reason(self, turn: Turn, call: ToolCallState) -> str:
         """Return what the agent wants to do, for the person that decides."""
-        lines = [f"{turn.question.pod.me} asks to {call.name}"]
+        lines = [f"{turn.question.pod.me} asks: {call.name}"]
         if call.command is not None:
             lines.append(shorten(call.command, self._limits.shown_chars))
         paths = [*call.paths, *(each.path for each in call.changes)]

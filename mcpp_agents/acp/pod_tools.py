@@ -42,11 +42,11 @@ def tools_token(name: str, environ: Mapping[str, str]) -> str | None:
     return pod.token(name + SUFFIX) or pod.add(name + SUFFIX, _CAPABILITIES, multiple=True)
 
 
-def pod_server(url: str, token: str) -> McpServerStdio:
-    """Return the MCP server to hand to the agent, which gets the token in its environment."""
+def pod_server(name: str, url: str, token: str) -> McpServerStdio:
+    """Return the MCP server for the agent `name`, which gets the token in its environment."""
     return McpServerStdio(
         name="pod",
         command=sys.executable,
-        args=list(_ARGUMENTS),
+        args=[*_ARGUMENTS, "--agent", name],
         env=[EnvVariable(name="MCPP_URL", value=url), EnvVariable(name="MCPP_TOKEN", value=token)],
     )

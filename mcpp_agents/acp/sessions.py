@@ -15,6 +15,7 @@ from typing import Any, Final
 import anyio
 import msgspec
 from acp import RequestError
+from acp.schema import SessionModeState
 
 from mcpp_agents.acp.agent_process import ANSWER_ERRORS, AgentError, RunningAgent
 from mcpp_agents.acp.limits import AcpLimits
@@ -82,12 +83,18 @@ class Sessions:
     """Opens sessions of an agent: new ones, and those of an earlier process again."""
 
     def __init__(
-        self, kept: SessionFile, folder: Path, servers: Sequence[Any], limits: AcpLimits
+        self,
+        kept: SessionFile,
+        folder: Path,
+        servers: Sequence[Any],
+        limits: AcpLimits,
+        mode: str | None = None,
     ) -> None:
         self._kept = kept
         self._folder = str(folder)
         self._servers = list(servers)
         self._limits = limits
+        self._mode = mode
 
     async def open(self, agent: RunningAgent, key: str) -> tuple[str, bool]:
         """Return the session of a context, and whether it is new. Raises AgentError."""
@@ -96,9 +103,10 @@ class Sessions:
             agent.sessions[key] = session_id
             return session_id, False
         with anyio.move_on_after(self._limits.start_seconds):
-            session_id, is_new = await self._load_or_create(agent, key)
+            session_id, is_new, modes = await self._load_or_create(agent, key)
             if not 0 < len(session_id) <= _MAX_ID_CHARS or session_id in agent.sessions.values():
                 raise AgentError("the coding agent opened a session with an invalid id")
+            await self._choose_mode(agent, session_id, modes)
             agent.sessions[key] = session_id
             self._kept.set(key, session_id)
             await self._close_unused(agent)
@@ -110,17 +118,21 @@ class Sessions:
         agent.sessions.pop(key, None)
         self._kept.remove(key)
 
-    async def _load_or_create(self, agent: RunningAgent, key: str) -> tuple[str, bool]:
+    async def _load_or_create(
+        self, agent: RunningAgent, key: str
+    ) -> tuple[str, bool, SessionModeState | None]:
         kept = self._kept.get(key)
         if kept is not None and agent.can_load:
             try:
-                await agent.connection.load_session(
+                loaded = await agent.connection.load_session(
                     cwd=self._folder, session_id=kept, mcp_servers=self._servers
                 )
             except ANSWER_ERRORS as error:
                 logger.warning("the agent cannot load its session %.100s: %s", kept, error)
             else:
-                return kept, False
+                # Gemini CLI sends the session's past after its answer: it is no part of the reply.
+                await agent.until_quiet(self._limits.settle_seconds)
+                return kept, False, loaded.modes
         try:
             opened = await agent.connection.new_session(cwd=self._folder, mcp_servers=self._servers)
         except RequestError as error:
@@ -128,7 +140,22 @@ class Sessions:
             raise AgentError(f"the coding agent opened no session: {error}{hint}") from None
         except ANSWER_ERRORS as error:
             raise AgentError(f"the coding agent opened no session: {error}") from None
-        return opened.session_id, True
+        return opened.session_id, True, opened.modes
+
+    async def _choose_mode(
+        self, agent: RunningAgent, session_id: str, modes: SessionModeState | None
+    ) -> None:
+        """Set the mode that was asked for. Raises AgentError: it may be what makes it ask."""
+        if self._mode is None or (modes is not None and modes.current_mode_id == self._mode):
+            return
+        known = [] if modes is None else [each.id for each in modes.available_modes]
+        if self._mode not in known:
+            names = ", ".join(known)[:_MAX_ID_CHARS] or "no modes"
+            raise AgentError(f"the coding agent has no mode {self._mode!r}, but: {names}")
+        try:
+            await agent.connection.set_session_mode(session_id=session_id, mode_id=self._mode)
+        except ANSWER_ERRORS as error:
+            raise AgentError(f"the coding agent did not set its mode: {error}") from None
 
     async def _close_unused(self, agent: RunningAgent) -> None:
         while len(agent.sessions) > self._limits.sessions:

@@ -36,6 +36,7 @@ class AgentTransport:
         self, process: Process, on_update: OnUpdate, *, max_requests: int, write_seconds: float
     ) -> None:
         self.ended = anyio.Event()
+        self.updated_at = 0.0  # when it has sent its last update
         self._process = process
         self._on_update = on_update
         self._max_requests = max_requests
@@ -73,6 +74,7 @@ class AgentTransport:
             if message is None:
                 self._warn(size)
             elif message.get("method") == _UPDATE:
+                self.updated_at = anyio.current_time()
                 await self._on_update(message.get("params"))
             elif "method" not in message:
                 return message

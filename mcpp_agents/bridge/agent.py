@@ -109,9 +109,9 @@ class Bridge(Participant):
             method, params = await self._upstream.notifications.next()
             owner = None
             if method in tasks.NOTIFICATIONS:
-                owner = self._tasks.owner(params.get("taskId"))
+                owner = await self._notified(pod, params)
                 if owner is None:
-                    continue  # a task for which this bridge waits, or of an earlier one
+                    continue
             try:
                 await pod.notify(method, params, to=owner)
                 if method in LIST_CHANGES:
@@ -120,16 +120,24 @@ class Bridge(Participant):
             except (Refused, TooLargeError) as error:
                 logger.warning("%s was not forwarded: %s", method, error)
 
+    async def _notified(self, pod: Pod, params: Mapping[str, Any]) -> str | None:
+        """Return who hears of a task's state; None if the bridge itself waits for the task."""
+        try:
+            owner = await self._tasks.owner(pod, params.get("taskId"))
+        except Failure:
+            return None
+        return owner or None
+
     def _forwarder(
         self, method: str
     ) -> Callable[[dict[str, Any], ToolCall], Awaitable[dict[str, Any]]]:
         async def forward(params: dict[str, Any], call: ToolCall) -> dict[str, Any]:
             if method in tasks.METHODS:
-                self._tasks.check(method, params, call.sender)
+                await self._tasks.check(method, params, call)
             with self._questions.during(call):
                 result = await self._answer(method, params, call)
             if method == tasks.LIST:
-                result = self._tasks.only_of(call.sender, result)
+                result = await self._tasks.only_own(result, call)
             return _checked(result, call, self._upstream.name)
 
         return forward
@@ -150,8 +158,9 @@ class Bridge(Participant):
         if task is None:
             return result
         if tasks.knows_tasks(params, task):
-            self._tasks.add(task, call.sender)
+            self._tasks.add(task.id, call.sender)
             return result
+        self._tasks.add(task.id, tasks.NOBODY)
         waiting = tasks.TaskWait(call, self._upstream.request, self._questions, report)
         return await waiting.result(task)
 

@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
         parser.error("--env is for `-- COMMAND ...`")
     if arguments.acp and (arguments.http or arguments.ask):
         parser.error("--acp is for `-- COMMAND ...`, without --ask")
-    for option in ("cwd", "no_files", "terminal", "no_tools", "approver"):
+    for option in ("cwd", "mode", "no_files", "terminal", "no_tools", "approver"):
         if getattr(arguments, option) and not arguments.acp:
             parser.error(f"--{option.replace('_', '-')} is for --acp")
     log_to_terminal("bridge")
@@ -83,8 +83,9 @@ def _run_acp(arguments: argparse.Namespace, command: list[str]) -> int:
     )
     settings = AcpSettings(
         launch,
-        servers=() if token is None else [pod_server(address.url, token)],
+        servers=() if token is None else [pod_server(name, address.url, token)],
         approvers=arguments.approver,
+        mode=arguments.mode,
         sessions=session_file(name, address.url, [str(folder), *command]),
     )
     anyio.run(run, name, settings, address)
@@ -147,6 +148,9 @@ def _add_acp(parser: argparse.ArgumentParser) -> None:
         "`opencode acp`",
     )
     group.add_argument("--cwd", metavar="FOLDER", help="the folder in which it works (default: .)")
+    group.add_argument(
+        "--mode", help="the agent's own mode, such as `plan` or `read-only` (default: its default)"
+    )
     group.add_argument(
         "--approver",
         action="append",

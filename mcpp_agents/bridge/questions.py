@@ -29,6 +29,8 @@ from mcpp_agents.cli.display import one_line
 # People take their time; the participant that made the call may give up earlier.
 ANSWER_SECONDS: Final = 300.0
 _ROOTS_SECONDS: Final = 10.0  # a program knows its folders
+# Of a participant without a card: most are programs that only call, and answer nothing.
+UNKNOWN_SECONDS: Final = 10.0
 # Of participants that are not named by the operator, so many are asked at once.
 _MAX_ASKED: Final = 16
 _MAX_ROUNDS: Final = 10
@@ -53,10 +55,12 @@ class Questions:
     """Asks the pod. Owns the list of calls that the server works on.
 
     `answerers` are the participants to ask besides the caller; None means any that is present.
+    A participant has `seconds` to answer; without a card, and not named, `unknown_seconds`.
     """
 
     answerers: Sequence[str] | None = None
     seconds: float = ANSWER_SECONDS
+    unknown_seconds: float = UNKNOWN_SECONDS
     pod: Pod | None = None
     calls: list[ToolCall] = field(default_factory=list)
 
@@ -93,13 +97,18 @@ class Questions:
         `retry` makes the call again with the members that it is given. Raises Failure.
         """
         delay = _FIRST_DELAY_SECONDS
+        unanswered = ""
         for _ in range(_MAX_ROUNDS):
             if not rpc.needs_input(result):
                 return result
             again: dict[str, Any] = {}
             requests = result.get("inputRequests")
             if isinstance(requests, dict) and requests:
-                again["inputResponses"] = await self.answer_each(requests, call)
+                if unanswered:  # the wait for an answer is long: not ten times
+                    raise Failure(rpc.INTERNAL_ERROR, unanswered)
+                answers = await self.answer_each(requests, call)
+                unanswered = _unanswered(requests, answers)
+                again["inputResponses"] = answers
             else:
                 await anyio.sleep(delay)
                 delay = min(2 * delay, _LAST_DELAY_SECONDS)
@@ -190,7 +199,7 @@ class Questions:
                 name,
                 method,
                 params,
-                timeout=self.seconds,
+                timeout=await self._seconds_for(pod, name, method),
                 context=None if context is None else context.id,
             )
             _ANSWERS[method].model_validate(answer, by_name=False)
@@ -202,6 +211,11 @@ class Questions:
             logger.info("%s does not answer %s: %s", name, method, one_line(str(error)))
             return None
         return dict(answer)
+
+    async def _seconds_for(self, pod: Pod, name: str, method: str) -> float:
+        if name in (self.answerers or ()) or await _claims(pod, name, method) is not None:
+            return self.seconds
+        return min(self.seconds, self.unknown_seconds)
 
 
 async def _claims(pod: Pod, name: str, method: str) -> bool | None:
@@ -231,6 +245,17 @@ def _read_question(request: Any) -> tuple[str, dict[str, Any]]:
     if not isinstance(method, str) or method not in _ANSWERS:
         raise Failure(rpc.INTERNAL_ERROR, "the server asks for input of an unknown kind")
     return method, params if isinstance(params, dict) else {}
+
+
+def _unanswered(requests: Mapping[str, Any], answers: Mapping[str, Any]) -> str:
+    """Return which question was declined, and why; "" if none was."""
+    for key, answer in answers.items():
+        meta = answer.get("_meta")
+        reason = meta.get(rpc.REASON) if isinstance(meta, dict) else None
+        if reason:
+            message = one_line(str(_read_question(requests[key])[1].get("message")), 200)
+            return f"the server asks again what was declined: {message} ({reason})"
+    return ""
 
 
 def _decline(method: str, reason: str) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """The link: reads one pod and writes the other, in both directions.
 
 The target's log is its only state. On a start it reads there what it mirrored last, and goes on in
-the source behind that. Each envelope is sent when the one before it has been echoed: so what the
-target's log holds is complete up to its last one.
+the source behind the oldest of these, without repeating them. A bounded number is sent before the
+first of them is echoed, fewer than are read at a start: so what is missing is always among those.
 """
 
 import logging
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ logger = logging.getLogger("mcpp.link")
 
 # Read of the target's log at a start: those mirrored last, to know them when they are answered.
 _KNOWN: Final = 512
+# Sent and not echoed yet: a round trip for each would bound how much is mirrored.
+_WINDOW: Final = 64
+_RANDOM_BYTES: Final = 24  # of an id in place of one that is taken: as many digits as P-90 has
 # What a rate limit refuses is sent again for this long: nothing is to be left out.
 _PATIENCE_SECONDS: Final = 7 * 86400.0
 _OPTIONS: Final = Options(keep_trying=True, rate_limit_seconds=_PATIENCE_SECONDS)
@@ -62,7 +66,7 @@ class _Start:
     """Where a direction begins, and what behind that place was mirrored already."""
 
     after: str
-    mirrored: Mapping[str, str]  # ids in the source, and their senders
+    mirrored: Mapping[str, tuple[str, str]]  # by id in the source: the sender, the id in the target
 
 
 async def run_link(first: Address, second: Address, options: LinkOptions) -> None:
@@ -97,11 +101,11 @@ async def _joined(address: Address, start: _Start) -> AsyncIterator[Pod]:
 
 async def _find_start(source: Pod, target: Pod, name: str, since: str | None) -> _Start:
     """Find where mirroring goes on, from what the target's log holds of the source."""
-    found: dict[str, str] = {}  # the newest first
+    found: dict[str, tuple[str, str]] = {}  # the newest first
     async for message in target.history(sender(target.me), order="newest", limit=_KNOWN):
         origin = MirrorOrigin.of(message.envelope)
         if origin is not None and origin.path[-1].pod == name:
-            found[origin.path[-1].id] = origin.sender
+            found[origin.path[-1].id] = origin.sender, message.id
     for id in reversed(found):
         try:
             await source.history(after=id, limit=1).all()
@@ -117,31 +121,50 @@ async def _find_start(source: Pod, target: Pod, name: str, since: str | None) ->
 async def _run(mirror: Mirror, start: _Start, source: Pod, target: Pod | None) -> None:
     """Mirror what the source brings. Without a target, only read: unread, it would be cut off."""
     mirror.learn(source.contexts.values())
-    for id, author in start.mirrored.items():
-        mirror.remember(id, author)
-    async for message in source:
-        envelope = message.envelope
-        try:
-            mirrored = mirror.translate(envelope)
-        except EncodeError as error:
-            logger.warning("%s of %s is not mirrored: %s", envelope.id, source.name, error)
-            continue
-        if mirrored is not None and target is not None and envelope.id not in start.mirrored:
-            await _send(mirrored, target)
+    for id, (author, mirrored_as) in start.mirrored.items():
+        mirror.remember(id, author, mirrored_as)
+    room = anyio.Semaphore(_WINDOW)
+    has_begun = bool(start.mirrored)
+    async with anyio.create_task_group() as sending:
+        async for message in source:
+            envelope = message.envelope
+            try:
+                mirrored = mirror.translate(envelope)
+            except EncodeError as error:
+                logger.warning("%s of %s is not mirrored: %s", envelope.id, source.name, error)
+                continue
+            if mirrored is None or target is None or envelope.id in start.mirrored:
+                continue
+            await room.acquire()
+            if has_begun:
+                # Tasks start, and so queue their envelopes, in this order.
+                sending.start_soon(_send, mirror, mirrored, target, room)
+            else:  # alone: a restart goes on behind the first one
+                await _send(mirror, mirrored, target, room)
+                has_begun = True
 
 
-async def _send(mirrored: Envelope, target: Pod) -> None:
+async def _send(mirror: Mirror, mirrored: Envelope, target: Pod, room: anyio.Semaphore) -> None:
     """Send a mirrored envelope. What the target refuses is reported, and the link goes on."""
     try:
-        await target.send_envelope(mirrored)
-    except Refused as error:
-        if error.code != "loop_suspected" or mirrored.kind.startswith(PREFIX):
-            logger.warning("%s is not mirrored to %s: %s", mirrored.id, target.name, error)
-            return
-        # A person may have spoken in the source, but none did here: agents are not to answer it.
-        await _send(mirrored.__replace__(kind=f"{PREFIX}{mirrored.kind}"), target)
-    except TooLargeError as error:
+        while True:
+            try:
+                await target.send_envelope(mirrored)
+            except Refused as error:
+                if error.code == "duplicate_id":
+                    mirrored = mirror.rename(mirrored, secrets.token_hex(_RANDOM_BYTES))
+                elif error.code == "loop_suspected" and not mirrored.kind.startswith(PREFIX):
+                    # A person may have spoken in the source, but none did here: agents are not to
+                    # answer it.
+                    mirrored = mirrored.__replace__(kind=f"{PREFIX}{mirrored.kind}")
+                else:
+                    raise
+            else:
+                return
+    except (Refused, TooLargeError) as error:
         logger.warning("%s is not mirrored to %s: %s", mirrored.id, target.name, error)
+    finally:
+        room.release()
 
 
 def _report_gap(gap: Gap) -> None:

@@ -14,7 +14,7 @@ target's gateway recognises a repetition.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
 
 from mcpp import Context, Envelope, kinds, new_envelope
 from mcpp.filters import Filter
@@ -59,6 +59,8 @@ class Mirror:
     _contexts: ContextTracker = field(default_factory=ContextTracker)
     # What was mirrored lately, by its id in the target: its id in the source, and its sender.
     _mirrored: dict[str, tuple[str, str]] = field(default_factory=dict)
+    # Ids in the target of what has another one than P-90 says, by its id in the source.
+    _renamed: dict[str, str] = field(default_factory=dict)
 
     def learn(self, contexts: Iterable[ContextInfo]) -> None:
         """Begin with the contexts that the source's welcome lists."""
@@ -91,11 +93,26 @@ class Mirror:
             extra={"origin": origin.to_json()},
         )
 
-    def remember(self, id: str, sender: str = "") -> None:
-        """Note that an envelope, with its sender, or a context of the source is in the target."""
-        self._mirrored[mirrored_id(Reference(self.source.pod, id))] = id, sender
-        if len(self._mirrored) > _MAX_REMEMBERED:
-            del self._mirrored[next(iter(self._mirrored))]
+    def remember(self, id: str, sender: str = "", mirrored: str | None = None) -> None:
+        """Note that an envelope, with its sender, or a context of the source is in the target.
+
+        `mirrored` is its id there, where that was taken which it would have had.
+        """
+        usual = mirrored_id(Reference(self.source.pod, id))
+        if mirrored is not None and mirrored != usual:
+            self._mirrored.pop(usual, None)  # it is another participant's
+            self._renamed[id] = mirrored
+            _forget_oldest(self._renamed)
+        self._mirrored[mirrored or usual] = id, sender
+        _forget_oldest(self._mirrored)
+
+    def rename(self, mirrored: Envelope, digits: str) -> Envelope:
+        """Return an envelope with another id: another participant has taken the one it had."""
+        origin = MirrorOrigin.of(mirrored)
+        assert origin is not None
+        renamed = mirrored.__replace__(id=f"{origin.path[0].pod}~{digits}")
+        self.remember(origin.path[-1].id, origin.sender, renamed.id)
+        return renamed
 
     def original(self, id: str) -> tuple[str, str] | None:
         """Return the id in the source, and the sender, of what was mirrored lately."""
@@ -162,8 +179,8 @@ class Mirror:
         if Reference.parse(id) is not None:
             return id
         reference = Reference(self.source.pod, id)
-        is_known = mirrored_id(reference) in self._mirrored
-        return mirrored_id(reference) if is_known else str(reference)
+        there = self._renamed.get(id) or mirrored_id(reference)
+        return there if there in self._mirrored else str(reference)
 
     def _context(self, envelope: Envelope) -> Context | None:
         context = envelope.context
@@ -209,3 +226,8 @@ class Mirror:
         if names or self.source.me in envelope.to:
             return names or None
         return [self.target.me]
+
+
+def _forget_oldest(known: dict[str, Any]) -> None:
+    if len(known) > _MAX_REMEMBERED:
+        del known[next(iter(known))]

@@ -6,7 +6,7 @@ the questions as the result, and send the request again with the answers; meanwh
 the pod goes on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from secrets import token_urlsafe
 from typing import Any, Final
@@ -76,10 +76,14 @@ class _HeldCall:
 
 
 class ClientCalls:
-    """The requests of all clients of a participant. Owns those that are in progress."""
+    """The requests of all clients of a participant. Owns those that are in progress.
 
-    def __init__(self, pod: Pod) -> None:
+    `place` returns the context of a request that is made now, None for the main stream.
+    """
+
+    def __init__(self, pod: Pod, place: Callable[[], str | None]) -> None:
         self._pod = pod
+        self._place = place
         self._calls: dict[str, _HeldCall] = {}  # by the ids of their requests
         self._held: dict[str, _HeldCall] = {}  # by the states that their clients know
         self.log_levels: dict[str | None, str] = {}  # by session
@@ -154,6 +158,7 @@ class ClientCalls:
                     call.method,
                     given | ({"_meta": kept} if kept else {}),
                     timeout=CALL_SECONDS,
+                    context=self._place(),
                     on_progress=report if "progressToken" in meta else None,
                     id=id,
                 )

@@ -39,6 +39,12 @@ def main(argv: list[str]) -> int:
         help="serve many clients over streamable HTTP at /mcp instead, on a port of this machine "
         "or on a Unix socket; each client sends its participant's token",
     )
+    parser.add_argument(
+        "--agent",
+        metavar="NAME",
+        help="the calls are those of this participant, an agent: they belong to the reasoning "
+        "context that it has open, if it has exactly one",
+    )
     options.add_name(parser)
     options.add_arguments(parser)
     arguments = parser.parse_args(argv)
@@ -51,7 +57,10 @@ def main(argv: list[str]) -> int:
 
     # A client may start several servers: they must be able to join at the same time.
     address = options.address_of_person(arguments, arguments.name or _DEFAULT_NAME)
-    anyio.run(until_signal, lambda: serve(address, arguments.name, arguments.participant))
+    anyio.run(
+        until_signal,
+        lambda: serve(address, arguments.name, arguments.participant, agent=arguments.agent),
+    )
     return 0
 
 

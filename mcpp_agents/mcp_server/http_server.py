@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 import anyio
+import msgspec
 import uvicorn
 from anyio.abc import TaskGroup, TaskStatus
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -33,6 +34,8 @@ IDLE_SECONDS: Final = 1800.0
 _MAX_VIEWS: Final = 100
 _MAX_TOKEN_BYTES: Final = 4096
 _MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+# A little less than the official Python SDK accepts.
+_MAX_EVENT_BYTES: Final = 1_000_000
 _JOIN_SECONDS: Final = 15.0
 _LOCAL: Final = ["127.0.0.1:*", "localhost:*", "[::1]:*", "127.0.0.1", "localhost", "[::1]"]
 
@@ -78,6 +81,66 @@ class _Member:
             self.views[participant] = manager
             task_status.started(manager)
             await server.announce_changes()
+
+
+class _LargeAnswer:
+    """Sends an answer as JSON if it is the first event of a stream, and too large for one.
+
+    Clients bound an event (1 MiB in the official Python SDK), but not an answer that is JSON. The
+    head waits for the first event, which may be a ping. Once events have been sent, a large answer
+    is one of them.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._head: MutableMapping[str, Any] | None = None
+        self._is_done = False
+
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start" and _is_stream(message):
+            self._head = message
+            return
+        head, self._head = self._head, None
+        if head is not None:
+            answer = _read_large_answer(message.get("body", b""))
+            if answer is not None:
+                self._is_done = True
+                kept = [each for each in head["headers"] if each[0].lower() != b"content-type"]
+                headers = [*kept, (b"content-type", b"application/json")]
+                await self._send({**head, "headers": headers})
+                await self._send({"type": "http.response.body", "body": answer})
+                return
+            await self._send(head)
+        if not self._is_done:
+            await self._send(message)
+
+
+class _Answer(msgspec.Struct):
+    id: str | int
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+def _is_stream(head: MutableMapping[str, Any]) -> bool:
+    return any(
+        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in head["headers"]
+    )
+
+
+def _read_large_answer(event: bytes) -> bytes | None:
+    """Return the answer that an event holds if it is too large; None for any other event."""
+    if len(event) <= _MAX_EVENT_BYTES:
+        return None
+    data = b"\n".join(
+        line.removeprefix(b"data:").removeprefix(b" ")
+        for line in event.splitlines()
+        if line.startswith(b"data:")
+    )
+    try:
+        answer = msgspec.json.decode(data, type=_Answer)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None  # a question to the client, or a notification
+    return data if answer.result is not msgspec.UNSET else None
 
 
 class PodHttpServer:
@@ -145,7 +208,8 @@ class PodHttpServer:
         member.requests += 1
         try:
             manager = await member.view(participant)
-            await manager.handle_request(scope, receive, send)
+            given = _LargeAnswer(send) if scope["method"] == "POST" else send
+            await manager.handle_request(scope, receive, given)
         finally:
             member.requests -= 1
             member.used_at = anyio.current_time()

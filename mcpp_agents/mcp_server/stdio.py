@@ -23,18 +23,23 @@ _TOO_LONG: Final = "mcpp/line_too_long"
 
 
 async def serve(
-    address: local_pod.Address, name: str | None = None, participant: str | None = None
+    address: local_pod.Address,
+    name: str | None = None,
+    participant: str | None = None,
+    *,
+    agent: str | None = None,
 ) -> None:
     """Join the pod and serve it until standard input ends or a signal arrives.
 
-    With `participant` serve only what that one offers, under its own names.
+    With `participant` serve only what that one offers, under its own names. With `agent`, calls
+    belong to the reasoning context that this participant has open.
 
     Raises ConnectionLostError when the gateway closes the connection for good.
     """
     lost: mcpp.ConnectionLostError | None = None
     connecting = mcpp.connect(address, name=name, last=KEPT_ENVELOPES, own=True)
     async with connecting as pod, background() as tasks:
-        link = SharedPod(pod)
+        link = SharedPod(pod, agent)
         pod_server = PodServer(link, participant)
 
         async def listen(serving: anyio.CancelScope) -> None:

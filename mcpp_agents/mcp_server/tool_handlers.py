@@ -39,11 +39,13 @@ _HISTORY_SECONDS: Final = 5.0
 class PodToolHandlers:
     """Handlers of the tools about the pod itself.
 
-    Owns the received part of the log, and the proposals that are not decided.
+    Owns the received part of the log, and the proposals that are not decided. `place` returns the
+    context of a proposal that is made now, None for the main stream.
     """
 
-    def __init__(self, pod: Pod, toolbox: Toolbox) -> None:
+    def __init__(self, pod: Pod, toolbox: Toolbox, place: Callable[[], str | None]) -> None:
         self._pod = pod
+        self._place = place
         self._toolbox = toolbox
         self._log = BoundedQueue[Envelope](KEPT_ENVELOPES, MAX_LOG_BYTES)
         self._missing = pod.replayed
@@ -171,7 +173,9 @@ class PodToolHandlers:
         `tool` is the participant's own name for it, as in PARTICIPANT__TOOL. A proposal that is not
         decided in time stays open while you are connected; pod_read shows its outcome.
         """
-        proposal = await self._pod.propose(participant, tool, arguments or {})
+        proposal = await self._pod.propose(
+            participant, tool, arguments or {}, context=self._place()
+        )
         try:
             result: ToolResult = await proposal.result(wait_seconds, until_rejected=True)
         except CallError as error:

@@ -212,6 +212,9 @@ def _add_bench(commands: Any) -> None:
     bench.add_argument("--cranfield", type=Path, metavar="FOLDER", help="Cranfield's files")
     bench.add_argument("--locomo", type=Path, metavar="FILE", help="a file in LoCoMo's format")
     bench.add_argument(
+        "--dialogues", type=Path, metavar="FILE", help="dialogues and questions as plain text"
+    )
+    bench.add_argument(
         "--embedders", metavar="NAMES", help="comma-separated, or `none` (default: all installed)"
     )
 

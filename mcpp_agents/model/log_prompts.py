@@ -9,9 +9,10 @@ import msgspec
 
 from mcpp import Envelope, McppError, Pod
 from mcpp.buffers import MAX_LOG_BYTES, BoundedQueue
-from mcpp.model_prompts import ModelPrompt, PromptRecord
+from mcpp.model_prompts import ModelPrompt, PictureChoice, PromptRecord
 from mcpp.prompts import ContextSummary, Prompt
 from mcpp_agents.model.limits import ModelLimits
+from mcpp_agents.pictures import fetch_pictures
 from mcpp_agents.recent_ids import RecentIds
 
 # The copy of the log beyond which the oldest envelopes are dropped.
@@ -22,7 +23,7 @@ logger = logging.getLogger("mcpp.model")
 
 
 class LogPrompts:
-    """Builds prompts from a copy of the log. Owns the copy and the prompt in use."""
+    """Builds prompts from a copy of the log. Owns the copy, the prompt in use and its pictures."""
 
     def __init__(self, pod: Pod, *, limits: ModelLimits, system: str) -> None:
         self._pod = pod
@@ -31,6 +32,11 @@ class LogPrompts:
         self._system = system
         self._log = BoundedQueue[Envelope](_MAX_ENVELOPES, MAX_LOG_BYTES)
         self._growing: ModelPrompt | None = None
+        self._begun: list[Envelope] = []  # the log when the question was taken up
+        self._later: list[Envelope] = []  # what has come since, and is in no prompt yet
+        self._starts = 0
+        self._choice = PictureChoice(pod.me)
+        self._pictures: dict[str, bytes] = {}
         self._prompt: Prompt | None = None
         self._record: PromptRecord | None = None
         self._observed = RecentIds()
@@ -46,8 +52,8 @@ class LogPrompts:
         """Add an envelope to the log, and to the prompt if a question is being answered."""
         self._log.push(envelope, envelope.size_bytes)
         self._added += 1
-        if is_answering and self._growing is not None:
-            self._growing.add(envelope)
+        if is_answering and self._question is not None:
+            self._later.append(envelope)
         self._observed.add(envelope.id)
         self._moved.set()
 
@@ -62,26 +68,53 @@ class LogPrompts:
         self._question = question
         self._remembered = remembered
         self._summaries = summaries
-        self._growing = ModelPrompt(
-            self._pod.me,
-            list(self._log),
-            question=question,
-            token_budget=self._token_budget,
-            system="\n\n".join(filter(None, (self._system, remembered))),
-            collapse=self._collapse,
-            summaries=summaries,
-        )
+        self._begun, self._later = list(self._log), []
+        self._growing = None
+        self._starts += 1
 
     async def next(self) -> Prompt:
         """Return the next prompt for the question, with everything received so far."""
-        assert self._growing is not None, "call start() first"
         await self._catch_up()
-        while self._reloads:
-            self._moved = anyio.Event()
-            await self._moved.wait()
-        self._prompt = self._growing.build(previous=self._prompt)
-        self._record = self._growing.record(self._prompt)
+        growing = None
+        while growing is None:
+            while self._reloads:
+                self._moved = anyio.Event()
+                await self._moved.wait()
+            growing = await self._grow()
+        self._prompt = growing.build(previous=self._prompt)
+        self._record = growing.record(self._prompt)
         return self._prompt
+
+    async def _grow(self) -> ModelPrompt | None:
+        """Return the prompt with everything received; None if the log was read again meanwhile."""
+        starts = self._starts
+        assert self._question is not None, "call start() first"
+        if self._growing is None:
+            choice = PictureChoice(self._pod.me)
+            chosen = choice.begin(self._begun, self._question)
+            pictures = await fetch_pictures(self._pod, chosen, self._pictures)
+            if self._starts != starts or self._reloads:
+                return None
+            self._choice, self._pictures = choice, pictures
+            self._growing = ModelPrompt(
+                self._pod.me,
+                self._begun,
+                question=self._question,
+                token_budget=self._token_budget,
+                system="\n\n".join(filter(None, (self._system, self._remembered))),
+                collapse=self._collapse,
+                pictures=pictures,
+                summaries=self._summaries,
+            )
+            self._begun = []
+        later, self._later = self._later, []
+        chosen = [each for envelope in later for each in self._choice.add(envelope)]
+        self._pictures |= await fetch_pictures(self._pod, chosen)
+        if self._starts != starts or self._reloads:
+            return None
+        for envelope in later:
+            self._growing.add(envelope)
+        return self._growing
 
     def forget_erased(self) -> None:
         """Read the copy of the log again: something in it was erased (H-10).
@@ -89,6 +122,7 @@ class LogPrompts:
         Prompts wait for that. A question in progress goes on with what is left.
         """
         self._reloads += 1
+        self._pictures = {}
         self._pod.start_soon(self._reload)
 
     async def _reload(self) -> None:

@@ -10,10 +10,11 @@ import msgspec
 
 import mcpp
 from mcpp import filters
-from mcpp.model_prompts import PROMPT_TOKENS, ModelPrompt
+from mcpp.model_prompts import PROMPT_TOKENS, ModelPrompt, PictureChoice
 from mcpp.prompts import Prompt
 from mcpp_agents.cli import options
 from mcpp_agents.cli.display import clean, json_document
+from mcpp_agents.pictures import fetch_pictures
 from mcpp_agents.prompt.reading import read_one, read_until
 from mcpp_agents.prompt.report import detail, summarize
 from mcpp_agents.prompt.verification import verify
@@ -94,12 +95,15 @@ async def _show(pod: mcpp.Pod, arguments: argparse.Namespace, system: str) -> No
     question = None
     if arguments.question is not None:
         question = (await read_one(pod, arguments.question)).envelope
+    envelopes = [message.envelope for message in log]
+    chosen = PictureChoice(arguments.viewer).begin(envelopes, question)
     prompt = ModelPrompt(
         arguments.viewer,
-        [message.envelope for message in log],
+        envelopes,
         question=question,
         token_budget=arguments.budget,
         system=system,
+        pictures=await fetch_pictures(pod, chosen),
     ).build()
     sys.stdout.write(_render(prompt, arguments.format))
     sys.stdout.flush()

@@ -23,7 +23,7 @@ from typing import Final, TypeVar
 from mcpp_gateway.blobs.store import BlobStoreError, NoSpaceError, StoredBlob, WrongHashError
 
 BLOBS: Final = "blobs"
-_ERASED: Final = "~"  # no participant's name
+UNKNOWN_UPLOADER: Final = "~"  # erased, or not exported; no participant has this name
 _THREADS: Final = 4
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -75,6 +75,17 @@ class FolderStore:
         except OSError as error:
             kind = NoSpaceError if error.errno in _NO_SPACE else BlobStoreError
             raise kind(error.strerror or str(error)) from error
+
+
+class BlobFolder(FolderStore):
+    """Blobs in one folder: those of a single pod, such as an export."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._only = folder
+
+    def _blobs(self, pod: str) -> Path:
+        return self._only
 
 
 class _FileWriter:
@@ -172,11 +183,26 @@ def delete_blobs(folder: Path, hashes: Iterable[str]) -> None:
             marker.unlink(missing_ok=True)
 
 
-def forget_uploader(folder: Path, participant: str) -> None:
-    """Remove who uploaded blobs, and keep these for others that may read them. Raises OSError."""
-    for marker in folder.glob(f"*.{participant}"):
-        if marker.name.partition(".")[2] == participant:
-            marker.rename(marker.with_name(f"{marker.name.partition('.')[0]}.{_ERASED}"))
+def forget_uploader(
+    folder: Path, participant: str, before: float | None, kept: Container[str]
+) -> None:
+    """Remove a participant's uploads, of all times or before one. Raises OSError.
+
+    Blobs that others uploaded, or that are to be kept, stay without this uploader.
+    """
+    uploaders: dict[str, set[str]] = {}
+    for each in folder.iterdir():
+        hash, _, uploader = each.name.partition(".")
+        if hash and uploader:
+            uploaders.setdefault(hash, set()).add(uploader)
+    for hash, found in uploaders.items():
+        marker = folder / f"{hash}.{participant}"
+        if participant not in found or (before is not None and marker.stat().st_mtime >= before):
+            continue
+        if found <= {participant, UNKNOWN_UPLOADER} and hash not in kept:
+            delete_blobs(folder, [hash])
+        else:
+            marker.rename(folder / f"{hash}.{UNKNOWN_UPLOADER}")
 
 
 def copy_blobs(
@@ -188,7 +214,7 @@ def copy_blobs(
     """
     if not source.is_dir():
         return 0
-    destination.mkdir(mode=0o700)
+    destination.mkdir(mode=0o700, exist_ok=True)
     count = 0
     for each in sorted(source.iterdir()):
         hash, _, participant = each.name.partition(".")

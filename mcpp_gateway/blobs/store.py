@@ -3,10 +3,12 @@
 A store knows content by its SHA-256 and who uploaded it. Who may read it is not its business.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Container, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from mcpp.errors import McppError
+
+_COPY_BYTES: Final = 262_144
 
 
 class BlobStoreError(McppError):
@@ -72,3 +74,29 @@ class BlobStore(Protocol):
 
     async def close(self) -> None:
         """Release what the store holds."""
+
+
+async def copy_between(
+    source: BlobStore, destination: BlobStore, pod: str, hashes: Container[str]
+) -> int:
+    """Copy blobs of a pod with their uploaders; return how many. Raises BlobStoreError."""
+    count = 0
+    for blob in await source.load(pod):
+        if blob.hash not in hashes:
+            continue
+        for participant, time in blob.uploads.items():
+            reader, writer = await source.open(pod, blob.hash), await destination.begin(pod)
+            try:
+                offset = 0
+                while offset < blob.size:
+                    data = await reader.read(offset, _COPY_BYTES)
+                    await writer.write(data)
+                    offset += len(data)
+                await writer.finish(participant, time, blob.hash)
+            except BaseException:
+                await writer.abort()
+                raise
+            finally:
+                await reader.close()
+        count += 1
+    return count

@@ -24,8 +24,8 @@ from mcpp_gateway.cluster.pod_link import PodLink
 from mcpp_gateway.cluster.shared.secrets import SharedSecrets
 from mcpp_gateway.cluster.streams import Streams, token
 from mcpp_gateway.config import ClusterSection, Config, ConfigError
-from mcpp_gateway.core.cluster.leader import MAX_BATCH_BYTES
-from mcpp_gateway.core.cluster.leadership import Silence
+from mcpp_gateway.core.cluster.leading.leader import MAX_BATCH_BYTES
+from mcpp_gateway.core.cluster.leading.leadership import Silence
 from mcpp_gateway.core.cluster.messages import (
     Beat,
     decode_beat,

@@ -16,6 +16,7 @@ import os
 import secrets
 import shutil
 import threading
+import time
 from collections import deque
 from collections.abc import Generator
 from itertools import count
@@ -26,7 +27,7 @@ from zlib import crc32
 import msgspec
 
 from mcpp_gateway.config import ConfigError
-from mcpp_gateway.core.cluster.leadership import Fence, StreamFence
+from mcpp_gateway.core.cluster.leading.leadership import Fence, StreamFence
 from mcpp_gateway.core.cluster.records import BareBatch, Claim, decode_bare
 from mcpp_gateway.core.journal import UnreadableError
 from mcpp_gateway.core.records import LogEntry, State, encode_state
@@ -42,7 +43,12 @@ logger = logging.getLogger("mcpp.gateway")
 _COPIES: Final = ".copies"  # no pod's name begins with a dot
 _NOTE: Final = "copied"
 _VERSION: Final = 1
-_OPTIONS: Final = SegmentOptions(chunk_bytes=1 << 20, reserve_bytes=0)
+# Syncs would delay those of a NATS server on the same disk. So only whole segments are synced, and
+# what a power failure damages is read from the stream again.
+_OPTIONS: Final = SegmentOptions(chunk_bytes=1 << 20, reserve_bytes=0, sync_growth=False)
+# Replacing a file makes the file system write it at once. After the process was killed, what was
+# not noted is read again.
+_NOTE_SECONDS: Final = 1.0
 # What may wait to be written. A disk that is slower than this gets no copy.
 _MAX_WAITING_BYTES: Final = 128 << 20
 
@@ -110,6 +116,9 @@ class LogCopy:
         self._reader: SegmentReader | None = None  # None: there is no entry yet
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._waiting_bytes = 0
+        self._written = 0  # the last record that was written, or does not count
+        self._noted = 0  # the one that the note names
+        self._noted_at = float("-inf")
         self._lock = threading.Lock()  # held while writing
 
     # --- opening --------------------------------------------------------------------------------
@@ -127,6 +136,7 @@ class LogCopy:
             else:
                 if self._end >= note.position:
                     self._epoch, self.sequence, self.checksum = epoch, note.sequence, note.checksum
+                    self._written = self._noted = note.sequence
                     self._fence = StreamFence(fence=Fence(note.term, note.index))
                     self._start_reading(self._end)
                     return
@@ -140,9 +150,12 @@ class LogCopy:
         self._epoch, self.sequence, self.checksum = epoch, first - 1, 0
         self._fence = StreamFence(first)
         self._reader, self._end = None, 0
+        self._written = self._noted = first - 1
+        self._noted_at = float("-inf")
 
     def close(self) -> None:
         """Write what waits, and close the files. Blocks."""
+        self._noted_at = float("-inf")
         self.write()
         self._close_files()
 
@@ -170,6 +183,11 @@ class LogCopy:
         with self._lock:
             try:
                 self._write_waiting()
+                if (
+                    self._written != self._noted
+                    and time.monotonic() - self._noted_at >= _NOTE_SECONDS
+                ):
+                    self._write_note()
             except (OSError, DamagedError, msgspec.DecodeError) as error:
                 self.fail(str(error))
 
@@ -252,9 +270,7 @@ class LogCopy:
             return
         if records:
             self._append(records)
-        self.checksum = crc32(last[1])
-        if self._reader is not None and self._fence.fence is not None:
-            self._write_note(last[0], self._fence.fence)
+        self._written, self.checksum = last[0], crc32(last[1])
 
     def _admit(self, record: BareBatch | Claim) -> list[NewRecord]:
         """Return what a record that counts adds to the copy."""
@@ -296,10 +312,14 @@ class LogCopy:
             return None
         return note if note.version == _VERSION else None
 
-    def _write_note(self, sequence: int, fence: Fence) -> None:
-        note = _Note(
-            _VERSION, self._epoch, sequence, self.checksum, fence.term, fence.index, self._end
-        )
+    def _write_note(self) -> None:
+        """Note how far the log is copied, once there is an entry."""
+        fence = self._fence.fence
+        if self._reader is None or fence is None:
+            return
+        record = self._written, self.checksum
+        note = _Note(_VERSION, self._epoch, *record, fence.term, fence.index, self._end)
+        self._noted, self._noted_at = self._written, time.monotonic()
         temporary = self._folder / f"{_NOTE}.new"
         temporary.write_bytes(_encode_note(note))
         temporary.replace(self._folder / _NOTE)

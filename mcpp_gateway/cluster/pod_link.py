@@ -11,7 +11,7 @@ import uuid6
 from mcpp_gateway.cluster.archive import PodArchive
 from mcpp_gateway.cluster.nats_link import LinkError, NatsLink, NatsMessage
 from mcpp_gateway.cluster.streams import StreamLostError, Streams, token
-from mcpp_gateway.core.cluster.delegation import PROBE_SECONDS
+from mcpp_gateway.core.cluster.leading.delegation import PROBE_SECONDS
 from mcpp_gateway.core.cluster.messages import Forward, PodBeat, RelayedParts, encode
 from mcpp_gateway.core.cluster.ordering import Ordering
 from mcpp_gateway.core.cluster.pod import ClusterPod
@@ -260,9 +260,10 @@ class PodLink:
             self._live, self._live_bytes = [], 0
 
     def _probe(self) -> None:
-        self._probing = self.pod.delegation.probe(self._clock())
-        if self._probing:
-            self._loop.call_later(PROBE_SECONDS, self._probe)
+        wait = self.pod.delegation.probe(self._clock())
+        self._probing = wait is not None
+        if wait is not None:
+            self._loop.call_later(wait, self._probe)
 
     async def _repair(self) -> None:
         """Read what has not arrived."""

@@ -70,7 +70,7 @@ class Streams:
     """Creates, reads and describes the streams of one cluster."""
 
     def __init__(self, link: NatsLink, replicas: int, retention: RetentionSection) -> None:
-        self._link = link
+        self.link = link
         self._replicas = replicas
         self._retention = retention
         self._prefix = link.prefix
@@ -121,7 +121,7 @@ class Streams:
         """
         subject = f"$JS.API.DIRECT.GET.{self.log_stream(pod)}"
         request = {"seq": sequence, "batch": limit, "max_bytes": _READ_BYTES}
-        *found, last = await self._link.request_many(subject, _encode(request))
+        *found, last = await self.link.request_many(subject, _encode(request))
         if last.status not in (_END, _NOT_FOUND):
             _check(last)
         return [(int(message.headers["Nats-Sequence"]), message.data) for message in found]
@@ -146,7 +146,7 @@ class Streams:
     async def append(self, pod: str, records: Iterable[bytes]) -> list[int]:
         """Store records in their order; return their sequence numbers. Raises LinkError."""
         subject = self.log_subject(pod)
-        answers = await asyncio.gather(*(self._link.request(subject, each) for each in records))
+        answers = await asyncio.gather(*(self.link.request(subject, each) for each in records))
         found: list[int] = []
         for answer in answers:
             _check(answer)
@@ -165,7 +165,7 @@ class Streams:
         for number in (*range(1, len(parts)), 0):
             part = _StatePart(id, number, len(parts), parts[number])
             subject = f"{self._prefix}.{token(pod)}.state.{number}"
-            self._link.send(subject, _encode_part(part))
+            self.link.send(subject, _encode_part(part))
 
     async def store_state(self, pod: str, state: ClusterState) -> None:
         """Store a state, and return when it is stored. Raises LinkError."""
@@ -198,7 +198,7 @@ class Streams:
     async def _load_part(self, pod: str, number: int) -> _StatePart | None:
         subject = f"{self._prefix}.{token(pod)}.state.{number}"
         address = f"$JS.API.DIRECT.GET.{self.state_stream}.{subject}"
-        message = await self._link.request(address, b"")
+        message = await self.link.request(address, b"")
         if message.status == _NOT_FOUND:
             return None
         _check(message)
@@ -271,7 +271,7 @@ class Streams:
 
         Raises JetStreamError if it fails, and LinkError if it is not answered.
         """
-        message = await self._link.request(f"$JS.API.{name}", _encode(body))
+        message = await self.link.request(f"$JS.API.{name}", _encode(body))
         _check(message)
         answer: dict[str, Any] = msgspec.json.decode(message.data)
         error = answer.get("error")

@@ -6,7 +6,7 @@ export is complete, and no two logs go on under one epoch.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,11 +14,14 @@ from typing import Any, Final
 
 import msgspec
 
+from mcpp_gateway.blobs.folder import BLOBS, BlobFolder
+from mcpp_gateway.blobs.store import copy_between
+from mcpp_gateway.cluster.blob_stream import BlobStream
 from mcpp_gateway.cluster.cluster_log import new_link
 from mcpp_gateway.cluster.streams import Streams
 from mcpp_gateway.config import Config
 from mcpp_gateway.core.cluster.journal import ClusterJournal
-from mcpp_gateway.core.cluster.leadership import Silence, StreamFence
+from mcpp_gateway.core.cluster.leading.leadership import Silence, StreamFence
 from mcpp_gateway.core.cluster.pod import ClusterPod
 from mcpp_gateway.core.cluster.records import (
     Claim,
@@ -31,6 +34,7 @@ from mcpp_gateway.core.pod import PodCore
 from mcpp_gateway.core.records import Batch, State, decode_batch, decode_state
 from mcpp_gateway.log_tools import export as exports
 from mcpp_gateway.log_tools.export import Imported
+from mcpp_gateway.log_tools.new_folder import new_folder
 from mcpp_gateway.log_tools.reader import LogReader, LogToolError
 from mcpp_gateway.storage.segments import BATCH, STATE
 
@@ -68,6 +72,17 @@ async def export(config: Config, pod: str, *, seal: bool) -> AsyncIterator[bytes
                         yield line
         for line in exporter.finish():
             yield line
+
+
+async def export_blobs(config: Config, pod: str, destination: Path, hashes: Container[str]) -> int:
+    """Copy blobs out of a cluster into a new folder; return how many. Raises McppError."""
+    with new_folder(destination) as folder:
+        store = BlobFolder(folder)
+        try:
+            async with _streams(config) as streams:
+                return await copy_between(_blobs(streams), store, pod, hashes)
+        finally:
+            await store.close()
 
 
 class _Exporter:
@@ -111,18 +126,42 @@ class _Exporter:
 
 
 async def import_lines(
-    lines: Iterable[bytes], config: Config, pod: str, *, new_epoch: str | None, replace: bool
+    lines: Iterable[bytes],
+    config: Config,
+    pod: str,
+    *,
+    new_epoch: str | None,
+    replace: bool,
+    complete: Callable[[Path], None] = lambda folder: None,
 ) -> Imported:
-    """Write an exported log into a new stream. Raises McppError and OSError."""
+    """Write an exported log into a new stream. Raises McppError and OSError.
+
+    `complete` adds to the pod's folder, which holds the log until it is in the cluster.
+    """
     with TemporaryDirectory() as temporary:
         folder = Path(temporary) / pod
-        imported = exports.import_lines(lines, folder, new_epoch)  # checked completely first
+        # Checked completely first.
+        imported = exports.import_lines(lines, folder, new_epoch, complete)
         async with _streams(config) as streams:
             await _make_room(streams, pod, replace=replace)
+            # First: what the log names has to be there.
+            await _import_blobs(streams, pod, folder / BLOBS)
             await streams.create_states()
             await streams.create(pod)
             await _publish(streams, pod, config, LogReader(folder))
     return imported
+
+
+async def _import_blobs(streams: Streams, pod: str, folder: Path) -> None:
+    store = BlobFolder(folder)
+    try:
+        hashes = {each.hash for each in await store.load(pod)}
+        if hashes:
+            blobs = _blobs(streams)
+            await blobs.load(pod)  # creates the stream, if there is none
+            await copy_between(store, blobs, pod, hashes)
+    finally:
+        await store.close()
 
 
 async def _make_room(streams: Streams, pod: str, *, replace: bool) -> None:
@@ -213,6 +252,10 @@ async def _streams(config: Config) -> AsyncIterator[Streams]:
         raise LogToolError(f"no NATS server answers at {servers}") from None
     finally:
         await link.close()
+
+
+def _blobs(streams: Streams) -> BlobStream:
+    return BlobStream(streams.link, streams, may_delete=lambda pod: False)
 
 
 async def _info(streams: Streams, pod: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from mcpp_gateway.core.records import SHORT_LIST, DormantState, LogEntry, recipi
 from mcpp_gateway.core.refusals import Refusal
 from mcpp_gateway.core.sessions import ParticipantSettings
 
-_SPECIAL: Final = ("pod/", "system/", "live/")
+SPECIAL: Final = ("pod/", "system/", "live/")  # what kinds begin with that are not logged so
 MAX_LIVE_BYTES: Final = 16_384
 
 
@@ -80,7 +80,7 @@ class Decisions:
         if envelope.sender != sender:
             return refusals.sender_mismatch(envelope.sender, sender)
         kind = envelope.kind
-        if kind.startswith(_SPECIAL):
+        if kind.startswith(SPECIAL):
             return self._decide_special(settings, envelope, text, now)
         context = envelope.context
         lineage = node = None

@@ -9,7 +9,7 @@ and only then joins an audience. So a long absence never fills an outbox. Findin
 may take reading the whole log, too, and is done a piece at a time.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Final
 
 import msgspec
@@ -121,7 +121,7 @@ class Router:
             return Broadcast(entry.text, route)
         return Broadcast(entry.text, route, self._extra_recipients(entry, route))
 
-    def broadcast_all(self, entries: list[LogEntry]) -> list[Effect]:
+    def broadcast_all(self, entries: Sequence[LogEntry]) -> list[Effect]:
         """Route entries in their order."""
         if self.unfiltered:
             return [Broadcasts([entry.text for entry in entries], self.all)] if entries else []

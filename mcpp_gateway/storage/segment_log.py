@@ -39,6 +39,9 @@ class SegmentOptions:
     segment_bytes: int = 64 << 20  # a larger segment is followed by a new one
     chunk_bytes: int = 4 << 20  # allocated at a time
     reserve_bytes: int = 16 << 20  # allocated beyond what participants may fill
+    # Whether space is synced before it is used. If not, the newest segment may be damaged by a
+    # power failure, and has to be written again.
+    sync_growth: bool = True
 
 
 class SegmentView(NamedTuple):
@@ -434,7 +437,8 @@ class SegmentLog:
             return False
         # Before a record uses the space: a record beyond the end of the file is taken for damage.
         # Outside of `try`: a sync that fails may lose records, whatever its reason.
-        self._writing.sync()
+        if self._options.sync_growth:
+            self._writing.sync()
         self._allocated = max(self._allocated, size)
         self._segments[-1].size_bytes = self._allocated
         return True

@@ -1296,6 +1296,25 @@ def test_references_lead_to_what_was_mirrored_here(node: Node) -> None:
     assert node.call("originOf", envelope={"origin": {**origin, "from": ["x"]}}) is None
 
 
+@pytest.mark.rule("E-30")
+def test_a_context_below_one_of_another_pod_is_below_its_mirror(node: Node) -> None:
+    log = [
+        mcpp.new_envelope("chat", {}, sender=sender, context=mcpp.Context(id=id, parent=parent))
+        for sender, id, parent in (
+            ("link", "sales~task", None),
+            ("bob", "here", "mcpp://sales/task"),
+            ("bob", "other", "mcpp://sales/unknown"),
+        )
+    ]
+    parents = {found[0]: found[2] for found in node.call("tree", envelopes=as_json(log))}
+    assert parents["here"] == "sales~task"
+    assert parents["other"] == "mcpp://sales/unknown"
+    # A filter finds it by the id that the gateway knows, as the gateway does.
+    for id, found in (("mcpp://sales/task", [log[1].id]), ("sales~task", [log[0].id])):
+        wanted = {"context": id, "descendants": True}
+        assert node.call("select", filter=wanted, envelopes=as_json(log)) == found
+
+
 USAGE = {"input_tokens": 120, "output_tokens": 30, "cached_tokens": 100, "model": "m"}
 
 

@@ -1,14 +1,24 @@
 """Prompts of a model agent are functions of the log, and can be built again from it."""
 
+import base64
+from hashlib import sha256
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpp import Envelope, new_envelope
-from mcpp.model_prompts import ModelPrompt, PromptRecord, is_system_of, recompute
+from mcpp import Attachment, Envelope, new_envelope
+from mcpp.model_prompts import (
+    ModelPrompt,
+    PromptRecord,
+    is_system_of,
+    recompute,
+    recorded_pictures,
+)
 from mcpp.prompts import Prompt
 from mcpp.protocol.envelope import MAX_METADATA_BYTES
+from tests.mcpp.prompts.logs import png
 from tests.properties.random_logs import random_log
 
 BUDGET = 20_000
@@ -46,6 +56,42 @@ def test_every_prompt_can_be_built_again_from_the_log(data: bytes, draw: st.Data
     assert [one.prompt.messages for one in found] == [one.messages for one in prompts]
     assert all(one.matches for one in found)
     assert found[-1].at == record.at
+
+
+def pictured(side: int) -> tuple[Envelope, Attachment, bytes]:
+    picture = base64.b64decode(png(side, 1))
+    reference = Attachment(sha256(picture).hexdigest(), len(picture), "image/png", None)
+    envelope = new_envelope("chat", {"text": "see"}, sender="boss", attachments=[reference])
+    return envelope, reference, picture
+
+
+@pytest.mark.rule("P-38")
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=40),
+    st.sets(st.integers(1, 30), max_size=16),
+    st.data(),
+)
+def test_prompts_with_pictures_can_be_built_again(
+    sides: list[int], unavailable: set[int], draw: st.DataObject
+) -> None:
+    sent = [pictured(side) for side in sides]
+    log = [envelope for envelope, _, _ in sent]
+    every = {reference.hash: content for _, reference, content in sent}
+    missing = {pictured(side)[1].hash for side in unavailable}
+    fetched = {hash: content for hash, content in every.items() if hash not in missing}
+    started = draw.draw(st.integers(0, len(log) - 1))
+    growing = ModelPrompt("analyst", log[: started + 1], question=log[started], pictures=fetched)
+    prompts = [growing.build()]
+    record = growing.record(prompts[0])
+    for envelope in log[started + 1 :]:
+        growing.add(envelope)
+        prompts.append(growing.build())
+        record = growing.record(prompts[-1])
+    chosen = recorded_pictures(record, "analyst", log, question=log[started])
+    assert not missing & {one.hash for one in chosen}
+    contents = {one.hash: every[one.hash] for one in chosen}
+    found = recompute(record, "analyst", log, question=log[started], pictures=contents)
+    assert all(one.matches for one in found)
 
 
 @pytest.mark.rule("P-38")

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import anyio
-import msgspec
 
 from mcpp import AbsentError, Gap, McppError, Message, Pod, Refused, ToolCall, filters, kinds
 from mcpp.errors import NotInHistoryError
 from mcpp.payloads import Conclusion, ContextFailure, LiveText
 from mcpp.protocol import rpc
 from mcpp.transient import cut
+from mcpp_agents.a2a.serving.client_answers import ClientAnswer, ClientQuestion
 from mcpp_agents.a2a.serving.served_task import ServedTask
 from mcpp_agents.a2a.serving.task_record import CONTEXT_TYPE, METADATA, TaskRecord, is_question
 
@@ -27,11 +27,6 @@ _MAX_ENVELOPES: Final = 5_000  # of the log, to list tasks
 _MAX_DEPTH: Final = 64
 
 _is_id = re.compile(r"[A-Za-z0-9._:~-]{1,128}").fullmatch
-_DECLINED: Final = ("decline", "cancel")
-_approves = re.compile(r"\s*(?:approve|approved|yes|ok)\W*", re.IGNORECASE).fullmatch
-_rejects = re.compile(
-    r"\s*(?:reject|rejected|no)\b[\s:,.-]*(.*)", re.IGNORECASE | re.DOTALL
-).fullmatch
 
 logger = logging.getLogger("mcpp.a2a")
 
@@ -44,20 +39,13 @@ class NoTaskError(TaskError):
     """There is no such task, or it is not this client's."""
 
 
-class ClientAnswer(msgspec.Struct, frozen=True):
-    """What a client sends while a task waits for it: a text, and perhaps a JSON object."""
-
-    text: str
-    data: dict[str, Any] | None = None
-
-
 class TaskBoard:
     """The tasks in one pod. Owns those that are open; the others are in the log."""
 
     def __init__(self, pod: Pod) -> None:
         self._pod = pod
         self._open: dict[str, ServedTask] = {}
-        self._questions: dict[str, _OpenQuestion] = {}
+        self._questions: dict[str, ClientQuestion] = {}
 
     # --- following the log ---
 
@@ -150,10 +138,10 @@ class TaskBoard:
             question.answer(given)
             await task.wait_for(lambda: open.id not in record.waiting, _SETTLE_SECONDS)
             return
-        if _approves(given.text):
+        if given.approves:
             task.observe(await self._pod.approve(open))
-        elif rejected := _rejects(given.text):
-            task.observe(await self._pod.reject(open, "rejected", rejected[1].strip() or None))
+        elif (reason := given.rejection) is not None:
+            task.observe(await self._pod.reject(open, "rejected", reason or None))
         else:
             raise TaskError('answer "approve", or "reject" with a reason')
 
@@ -210,7 +198,7 @@ class TaskBoard:
         task = self._task_of(Message(self._pod, call.envelope))
         if task is None:
             raise rpc.Failure(rpc.INVALID_PARAMS, "this question belongs to no task")
-        question = self._questions[call.envelope.id] = _OpenQuestion(params)
+        question = self._questions[call.envelope.id] = ClientQuestion(params)
         try:
             return await question.wait()
         finally:
@@ -267,46 +255,3 @@ class TaskBoard:
         scope = self._pod.context(CONTEXT_TYPE, id=task.record.id)
         task.observe(await scope.conclude(conclusion))
         self._open.pop(task.record.id, None)
-
-
-class _OpenQuestion:
-    """A question of the pod that waits for a client."""
-
-    def __init__(self, params: dict[str, Any]) -> None:
-        self._schema = params.get("requestedSchema")
-        self._given: ClientAnswer | None = None
-        self._answered = anyio.Event()
-
-    def answer(self, given: ClientAnswer) -> None:
-        """Give the answer."""
-        self._given = given
-        self._answered.set()
-
-    async def wait(self) -> dict[str, Any]:
-        """Return the answer in MCP's form."""
-        await self._answered.wait()
-        assert self._given is not None
-        if self._given.data is not None:
-            return {"action": "accept", "content": self._given.data}
-        if self._given.text.strip().lower() in _DECLINED:
-            return {"action": "decline"}
-        return {"action": "accept", "content": _content(self._schema, self._given.text)}
-
-
-def _content(schema: Any, text: str) -> dict[str, Any]:
-    """Return a text as the object that a schema describes: its only property, or JSON."""
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    if not isinstance(properties, dict) or len(properties) != 1:
-        try:
-            value = msgspec.json.decode(text)
-        except msgspec.DecodeError:
-            return {"answer": text}
-        return value if isinstance(value, dict) else {"answer": text}
-    ((name, described),) = properties.items()
-    kind = described.get("type") if isinstance(described, dict) else None
-    if kind in ("number", "integer", "boolean"):
-        try:
-            return {name: msgspec.json.decode(text.strip().lower())}
-        except msgspec.DecodeError:
-            return {name: text}
-    return {name: text}

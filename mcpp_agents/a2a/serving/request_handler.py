@@ -30,7 +30,8 @@ from a2a.utils.task import apply_history_length, decode_page_token, encode_page_
 
 from mcpp import McppError
 from mcpp_agents.a2a.parts import data_of, text_of_parts
-from mcpp_agents.a2a.serving.board import ClientAnswer, NoTaskError, TaskBoard, TaskError
+from mcpp_agents.a2a.serving.board import NoTaskError, TaskBoard, TaskError
+from mcpp_agents.a2a.serving.client_answers import ClientAnswer
 from mcpp_agents.a2a.serving.served_task import STATES, Event, ServedTask
 
 # How long a request that is not streamed waits for the end of its task.

@@ -21,7 +21,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 from mcpp import Envelope
 from mcpp.live import GrowingText
 from mcpp.payloads import LiveText
-from mcpp_agents.a2a.parts import data_part, text_part
+from mcpp_agents.a2a.parts import data_part, shallow, text_part
 from mcpp_agents.a2a.serving.task_record import Said, TaskRecord, describe_waiting
 
 Event: TypeAlias = Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
@@ -194,7 +194,7 @@ class ServedTask:
         waiting = record.first_waiting
         if waiting is not None:
             text, data = describe_waiting(waiting)
-            parts = [text_part(text), data_part(data)]
+            parts = [text_part(text), data_part(shallow(data))]
             status.message.CopyFrom(self._agent_message(waiting.id, *parts))
         elif record.phase in ("failed", "cancelled") and record.ending:
             text = record.ending

@@ -25,6 +25,7 @@ ELICIT: Final = "elicitation/create"
 _QUESTION: Final = str(Kind(kinds.REQUEST, ELICIT))
 _MAX_MESSAGES: Final = 1000
 _MAX_OPEN: Final = 64
+_MAX_SHOWN_CHARS: Final = 4_000  # of a proposal's arguments, as text
 
 Phase: TypeAlias = Literal["working", "waiting", "concluded", "failed", "cancelled"]
 
@@ -186,5 +187,7 @@ def describe_waiting(envelope: Envelope) -> tuple[str, dict[str, Any]]:
     }
     reason = f" Reason: {proposal.shown_reason}" if proposal.shown_reason else ""
     arguments = msgspec.json.encode(data["arguments"]).decode()
+    if len(arguments) > _MAX_SHOWN_CHARS:
+        arguments = f"{arguments[:_MAX_SHOWN_CHARS]}… (cut; the data has all of it)"
     text = f"{envelope.sender} proposes to call {tool}({arguments}) of {data['owner']}.{reason}"
     return f'{text} Answer "approve", or "reject" with a reason.', data

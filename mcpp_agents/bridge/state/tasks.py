@@ -21,10 +21,11 @@ from mcp.client.extension import ClientExtension, NotificationBinding
 from mcp.shared.dispatcher import ProgressFnT
 from pydantic import BaseModel, ConfigDict
 
-from mcpp import ToolCall
+from mcpp import McppError, Pod, ToolCall, filters
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
 from mcpp_agents.bridge.questions import Questions
+from mcpp_agents.cli.display import one_line
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
 LIST: Final = "tasks/list"
@@ -33,7 +34,11 @@ NOTIFICATIONS: Final = ("notifications/tasks/status", "notifications/tasks")
 # What the bridge asks for where a tool needs a task and the caller did not ask for one.
 PARAMS: Final = {"ttl": 3_600_000}
 
+NOBODY: Final = ""
 _MAX_TASKS: Final = 10_000  # whose owners are known
+_MAX_LISTED: Final = 500
+_MAX_READ: Final = 20  # answers that contain the id of a task
+_ANSWERS: Final = "mcp/response:tools/call:*"
 _MAX_ID_CHARS: Final = 512
 _SECONDS: Final = (0.05, 1.0, 10.0)  # between two looks at a task: at least, by default, at most
 _CANCEL_SECONDS: Final = 2.0
@@ -99,40 +104,69 @@ def has_tasks(client: Client) -> bool:
 
 @dataclass(slots=True)
 class Tasks:
-    """The tasks of a server. Owns the names of the participants that they belong to."""
+    """The tasks of a server. Owns the names of the participants that they belong to.
+
+    The log tells whose a task is that an earlier bridge has seen created.
+    """
 
     _owners: dict[str, str] = field(default_factory=dict)
 
-    def add(self, task: ServerTask, owner: str) -> None:
-        """Note whose task it is."""
-        self._owners.pop(task.id, None)
-        self._owners[task.id] = owner
+    def add(self, id: str, owner: str) -> None:
+        """Note whose task it is; NOBODY for one that no participant may ask for."""
+        self._owners.pop(id, None)
+        self._owners[id] = owner
         if len(self._owners) > _MAX_TASKS:
             del self._owners[next(iter(self._owners))]
 
-    def owner(self, id: object) -> str | None:
-        """Return the participant that a task belongs to, if this bridge has seen it created."""
-        return self._owners.get(id) if isinstance(id, str) else None
+    async def owner(self, pod: Pod, id: object) -> str:
+        """Return the participant that a task belongs to, or NOBODY. Raises Failure."""
+        if not isinstance(id, str) or not 0 < len(id) <= _MAX_ID_CHARS:
+            return NOBODY
+        if id not in self._owners:
+            found = await _logged_owner(pod, id)
+            if id not in self._owners:  # it may have been created meanwhile
+                self.add(id, found)
+        return self._owners[id]
 
-    def check(self, method: str, params: Mapping[str, Any], participant: str) -> None:
+    async def check(self, method: str, params: Mapping[str, Any], call: ToolCall) -> None:
         """Raise Failure for a request about another participant's task, or about none."""
         if method == LIST:
             return
         id = params.get("taskId")
         if not isinstance(id, str) or len(id) > _MAX_ID_CHARS:
             raise Failure(rpc.INVALID_PARAMS, "$.taskId: is not the id of a task")
-        if self._owners.get(id, participant) != participant:
+        if await self.owner(call.pod, id) != call.sender:
             raise Failure(rpc.INVALID_PARAMS, "Task not found")
 
-    def only_of(self, participant: str, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a list of tasks without those of others."""
+    async def only_own(self, result: Mapping[str, Any], call: ToolCall) -> dict[str, Any]:
+        """Return a list of tasks without those of others. Raises Failure."""
         listed = result.get("tasks")
         own = [
             task
-            for task in (listed if isinstance(listed, list) else ())
-            if isinstance(task, dict) and self.owner(task.get("taskId")) == participant
+            for task in (listed[:_MAX_LISTED] if isinstance(listed, list) else ())
+            if isinstance(task, dict)
+            and await self.owner(call.pod, task.get("taskId")) == call.sender
         ]
         return {**result, "tasks": own}
+
+
+async def _logged_owner(pod: Pod, id: str) -> str:
+    """Return whose task it is by the latest answer of this bridge that created it.
+
+    Raises Failure if the log cannot be read.
+    """
+    answers = filters.sender(pod.me) & filters.kind(_ANSWERS)
+    try:
+        async for message in pod.history(answers, text=f'"{id}"', order="newest", limit=_MAX_READ):
+            payload = message.payload
+            result = payload.get("result") if isinstance(payload, dict) else None
+            task = created_task(result) if isinstance(result, dict) else None
+            if task is not None and task.id == id and message.to:
+                return message.to[0]
+    except McppError as error:
+        logger.info("it is not known whose task %s is: %s", one_line(id, 80), error)
+        raise Failure(rpc.INTERNAL_ERROR, "whose task this is cannot be found now") from None
+    return NOBODY
 
 
 @dataclass(frozen=True, slots=True)

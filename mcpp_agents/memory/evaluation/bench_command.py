@@ -16,6 +16,7 @@ from mcpp_agents.memory.evaluation.collections import (
     Document,
     made_dialogues,
     read_cranfield,
+    read_dialogues,
     read_locomo,
 )
 from mcpp_agents.memory.evaluation.measures import bootstrap, ndcg, recall
@@ -68,6 +69,8 @@ def measure(collections: Sequence[Collection], opening: Opening) -> Scores:
 def _collections(options: argparse.Namespace) -> Iterator[tuple[str, list[Collection]]]:
     if options.conversations:
         yield "made-up dialogues", made_dialogues(options.conversations, seed=options.seed)
+    if options.dialogues is not None:
+        yield f"dialogues ({options.dialogues.name})", read_dialogues(options.dialogues)
     if options.locomo is not None:
         yield f"LoCoMo ({options.locomo.name})", read_locomo(options.locomo)
     if options.cranfield is not None:

@@ -1,4 +1,4 @@
-"""Collections of documents and questions: made-up dialogues, Cranfield's files, LoCoMo's file."""
+"""Collections of documents and questions: made-up dialogues, and files of several formats."""
 
 import re
 from collections.abc import Sequence
@@ -88,6 +88,45 @@ def read_cranfield(folder: Path) -> list[Collection]:
     except (OSError, KeyError, ValueError) as error:
         raise MemoryStoreError(f"{folder} does not contain the Cranfield files: {error}") from None
     return [Collection(documents, questions)]
+
+
+def read_dialogues(file: Path) -> list[Collection]:
+    """Return the conversations of a text file, each searched on its own.
+
+    `## NAMES` begins a conversation and `# SESSION DATE` a session, whose lines are turns,
+    `NAME: TEXT`. A question is a line `TYPE | TEXT | SESSION:TURN …`; the date, the type and the
+    first heading may be left out.
+
+    Raises:
+        MemoryStoreError: the file cannot be read, or has another format.
+    """
+    try:
+        parts = re.split(r"^## .*\n", file.read_text(), flags=re.MULTILINE)
+        return [_dialogue(part.splitlines()) for part in parts if part.strip()]
+    except (OSError, ValueError) as error:
+        raise MemoryStoreError(f"{file} is not a file of dialogues: {error}") from None
+
+
+def _dialogue(lines: Sequence[str]) -> Collection:
+    documents: list[Document] = []
+    questions = []
+    session, when, place = "", None, 0
+    for line in lines:
+        if line.startswith("# "):
+            session, _, date = line.removeprefix("# ").partition(" ")
+            when, place = date or None, 0
+        elif " | " in line:
+            *type, text, answers = line.split(" | ")
+            gains = dict.fromkeys(answers.split(), 1)
+            questions.append(Question(text, gains, *type))
+        elif line:
+            place += 1
+            speaker, _, text = line.partition(": ")
+            documents.append(_turn(f"{session}:{place}", speaker, text, when))
+    unknown = {id for one in questions for id in one.gains} - {one.id for one in documents}
+    if unknown:
+        raise ValueError(f"no such turns: {' '.join(sorted(unknown))}")
+    return Collection(documents, questions)
 
 
 def read_locomo(file: Path) -> list[Collection]:

@@ -1,23 +1,41 @@
-"""Re-ranking of the turns of dialogues: who spoke, and whether a time is told (M-50).
+"""Re-ranking of the turns of dialogues: who spoke, how much is told, and whether a time is (M-50).
 
 A question about a person is usually answered by that person: "What did Mia buy?" by a turn of
-Mia's, not by those that say "Wow, Mia!". A question for a time is answered by a turn that tells
-one. Both are weak evidence, so they only move a turn within its neighbourhood of the ranking.
+Mia's, not by those that say "Wow, Mia!". Answers are in turns that tell something: a question, or
+an exclamation of three words, repeats the words of the topic and answers nothing. A question for a
+time is answered by a turn that tells one. All of this is weak evidence, so it only moves a turn
+within its neighbourhood of the ranking.
+
+Turns have few words, so a match of words is more often chance than in a longer text: the meaning
+counts more.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from mcpp_agents.memory.search.neighbours import is_turn, speaker_of
+from mcpp.scripts import UNSPACED
+from mcpp_agents.memory.search.neighbours import is_turn, speaker_of, spoken_text
 from mcpp_agents.memory.search.ranking import Relevance
 from mcpp_agents.memory.search.terms import Query
 from mcpp_agents.memory.search.times import asks_when, tells_when
 from mcpp_agents.memory.storage.engine import Item
 
-# What a turn by another speaker than the named person loses, and one without a time.
-OTHER_SPEAKER: Final = 0.3
-NO_TIME: Final = 0.15
+# What a turn by another speaker than the named person loses, one without a time, and one that tells
+# nothing; turns with fewer words than enough lose a part of the last.
+OTHER_SPEAKER: Final = 0.4
+NO_TIME: Final = 0.3
+NOTHING_TOLD: Final = 0.5
+_ENOUGH_WORDS: Final = 16
+# The part of a turn's relevance by words that its meaning replaces.
+_MORE_MEANING: Final = 0.25
+
+_SENTENCE: Final = re.compile(r"[^.!?…。！？؟]+[.!?…。！？؟]*")
+_QUESTION_MARKS: Final = frozenset("?？؟")
+# Two characters of a script without spaces are about a word.
+_WORD: Final = re.compile(rf"[{UNSPACED}]{{1,2}}|[^\W_{UNSPACED}]+(?:['\u2019]\w+)?")
+_MAX_CHARS: Final = 1_200
 
 
 def named_speakers(query: Query, turns: Iterable[Item]) -> frozenset[str]:
@@ -27,29 +45,44 @@ def named_speakers(query: Query, turns: Iterable[Item]) -> frozenset[str]:
     return frozenset(one for one in speakers if one and words & frozenset(one.split()))
 
 
+def told_words(text: str) -> int:
+    """Return the number of words in the sentences of a text that are not questions."""
+    return sum(
+        len(_WORD.findall(sentence))
+        for sentence in _SENTENCE.findall(text[:_MAX_CHARS])
+        if not _QUESTION_MARKS.intersection(sentence[-2:])
+    )
+
+
 def adjust(
     relevances: Mapping[int, Relevance], goal: str, query: Query, items: Sequence[Item]
 ) -> dict[int, Relevance]:
-    """Return the relevances with turns of others, and without a time, moved down.
+    """Return the relevances with turns moved down that are less likely to answer the goal.
 
     The best of the turns keeps the relevance of their best, so that items that are not turns
     neither gain nor lose.
     """
     turns = [item for item in items if is_turn(item)]
+    best = max((relevances[turn.seq].fused for turn in turns), default=0.0)
+    if best <= 0:
+        return dict(relevances)
     named = named_speakers(query, turns)
     wants_time = asks_when(goal)
-    if not turns or not (named or wants_time):
-        return dict(relevances)
     moved = {}
     for turn in turns:
-        factor = 1.0
+        factor = 1 - NOTHING_TOLD * max(0.0, 1 - told_words(spoken_text(turn)) / _ENOUGH_WORDS)
         if named and speaker_of(turn) not in named:
-            factor -= OTHER_SPEAKER
+            factor *= 1 - OTHER_SPEAKER
         if wants_time and not tells_when(turn.content):
             factor *= 1 - NO_TIME
-        moved[turn.seq] = relevances[turn.seq].fused * factor
-    best = max(relevances[turn.seq].fused for turn in turns)
-    scale = best / max(moved.values()) if best > 0 else 1.0
+        moved[turn.seq] = _as_turn(relevances[turn.seq]) * factor
+    scale = best / max(moved.values())
     return dict(relevances) | {
         seq: replace(relevances[seq], fused=fused * scale) for seq, fused in moved.items()
     }
+
+
+def _as_turn(relevance: Relevance) -> float:
+    if relevance.meaning is None:
+        return relevance.fused
+    return relevance.fused + _MORE_MEANING * (relevance.meaning - relevance.fused)

@@ -36,6 +36,12 @@ def speaker_of(item: Item) -> str:
     return name.casefold()
 
 
+def spoken_text(item: Item) -> str:
+    """Return the text of a turn without its speaker."""
+    spoken = _SPEAKER.match(item.content)
+    return item.content[spoken.end() :] if spoken else item.content
+
+
 def neighbourhood_of(item: Item) -> str:
     """Return the name of an item's neighbourhood in its scope, empty if it has none."""
     source = _source(item)

@@ -46,6 +46,7 @@ class Relevance:
     words: float
     cosine: float | None = None
     previous_cosine: float | None = None  # of its predecessor in its neighbourhood
+    meaning: float | None = None  # both cosines, relative to the best
     shared: tuple[str, ...] = ()  # names that it shares with a better match
 
 
@@ -100,7 +101,9 @@ def fuse(
         else:
             meaning = (cosine - low) / (high - low) if high > low else 0.0
             fused = share * word + (1 - share) * meaning
-            found[seq] = Relevance(fused, word, close[seq].cosine, close[seq].previous_cosine)
+            found[seq] = Relevance(
+                fused, word, close[seq].cosine, close[seq].previous_cosine, meaning
+            )
     return found
 
 

@@ -19,7 +19,7 @@ from mcpp_agents.memory.search.terms import words
 
 # How many of the best items are compared, and with how many leaders.
 COMPARED: Final = 50
-READ: Final = 100
+READ: Final = 200
 _LEADERS: Final = 5
 _SHARE: Final = 0.2
 # Distinct words below which similarity is chance.

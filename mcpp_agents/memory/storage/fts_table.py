@@ -12,7 +12,7 @@ from typing import Any, Final
 from mcpp_agents.memory.storage.view_masks import Mask, mask_condition
 
 # A title names the subject of an item, a neighbour's text only its surroundings.
-COLUMN_WEIGHTS: Final = {"title": 2.0, "content": 1.0, "keys": 2.0, "near": 0.15, "grams": 1.0}
+COLUMN_WEIGHTS: Final = {"title": 2.0, "content": 1.0, "keys": 2.0, "near": 0.5, "grams": 1.0}
 _WEIGHTS: Final = ", ".join(map(str, COLUMN_WEIGHTS.values()))
 
 

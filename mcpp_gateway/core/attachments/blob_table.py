@@ -14,7 +14,7 @@ kept apart, so that one kind may end before the other (A-13).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 
@@ -26,8 +26,6 @@ from mcpp_gateway.core.records import LogEntry, NamedState, State
 
 # What a blob counts for at least: as a file, and here.
 _LEAST_BYTES: Final = 4096
-
-NamedBlobs: TypeAlias = tuple[NamedState, ...]
 
 
 class Blob(msgspec.Struct):
@@ -106,7 +104,7 @@ class BlobTable:
         self._public.restore(state.named)
         self._private.restore(state.named_privately)
 
-    def snapshot(self) -> tuple[NamedBlobs, NamedBlobs]:
+    def snapshot(self) -> tuple[tuple[NamedState, ...], tuple[NamedState, ...]]:
         """Return the public and the private namings, oldest first."""
         return self._public.snapshot(), self._private.snapshot()
 

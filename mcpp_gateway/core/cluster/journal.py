@@ -44,7 +44,8 @@ class ClusterJournal:
         self.archive: Archive | None = None  # None: what is not in memory cannot be read
         self._bounds = max_messages, max_bytes
         self._window = Window(max_messages, max_bytes)
-        self.append = self._window.append  # the next entry of the log; without a call: 0.1 µs
+        # The next entry or entries of the log; without a call: 0.1 µs.
+        self.append, self.extend = self._window.append, self._window.extend
         self._readable_from = 0
         self._sequences: deque[tuple[int, int]] = deque()  # first position, sequence of its record
 
@@ -69,7 +70,7 @@ class ClusterJournal:
     def restore(self, end: int, entries: Iterable[WindowEntry], sequence: int) -> None:
         """Begin at a position with ids whose texts are not known here."""
         self._window = Window(*self._bounds, end)
-        self.append = self._window.append
+        self.append, self.extend = self._window.append, self._window.extend
         self._window.restore(entries)
         self._readable_from = end
         self._sequences.clear()

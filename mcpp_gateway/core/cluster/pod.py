@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET
 
 from mcpp import kinds
 from mcpp.errors import CapabilityError, DecodeError, FilterError
@@ -19,9 +18,9 @@ from mcpp.filters import Filter, everything
 from mcpp.protocol.codec import decode
 from mcpp.protocol.envelope import Envelope
 from mcpp_gateway.core import effects as close_codes
-from mcpp_gateway.core import refusals
-from mcpp_gateway.core.cluster.delegation import Delegation
-from mcpp_gateway.core.cluster.leadership import Fence, Silence
+from mcpp_gateway.core.cluster.edge_decisions import EdgeDecisions
+from mcpp_gateway.core.cluster.leading.delegation import Delegation
+from mcpp_gateway.core.cluster.leading.leadership import Fence, Silence
 from mcpp_gateway.core.cluster.messages import JOIN, LEAVE, STOP, PodBeat
 from mcpp_gateway.core.cluster.records import (
     ANSWER,
@@ -41,25 +40,19 @@ from mcpp_gateway.core.cluster.records import (
 from mcpp_gateway.core.cluster.replica import Replica, is_join
 from mcpp_gateway.core.cluster.wire import ClusterOptions, Wire
 from mcpp_gateway.core.contexts.live_context import LiveContext
-from mcpp_gateway.core.contexts.tree import LiveContexts
 from mcpp_gateway.core.decisions import (
-    Decisions,
     LivePart,
     Verdict,
     live_entry,
-    sender_refusal,
 )
 from mcpp_gateway.core.effects import CatchUp, Close, Effect
 from mcpp_gateway.core.history.pages import MemorySource
 from mcpp_gateway.core.joining.cards import replay_card, updated_participant
 from mcpp_gateway.core.joining.grants import GrantedSettings, decode_grant, encode_grant
-from mcpp_gateway.core.journal import Journal
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import PodCore
-from mcpp_gateway.core.records import LogEntry
-from mcpp_gateway.core.refusals import Refusal
+from mcpp_gateway.core.records import Batch, LogEntry
 from mcpp_gateway.core.requests.answers import Answer
-from mcpp_gateway.core.requests.cards import NewCard, read_card_request
 from mcpp_gateway.core.sessions import Member, ParticipantSettings, Session
 
 _NOT_YET: Final = 1 << 62  # a position that no log reaches
@@ -78,58 +71,6 @@ class _Listed(LiveContext):
         self.creator = node.creator
         self.messages = node.messages
         self.lineage = node.lineage
-
-
-class _EdgeDecisions(Decisions):
-    """Decides as far as any gateway can; the rest is the leader's."""
-
-    __slots__ = ("leads",)
-
-    def __init__(
-        self,
-        tree: LiveContexts,
-        journal: Journal,
-        attachment_refusal: Callable[[Envelope], Refusal | None],
-    ) -> None:
-        super().__init__(tree, journal, None, attachment_refusal)
-        self.leads = False  # the leader is here, and checks everything itself
-
-    def follow(self, tree: LiveContexts, *, leads: bool) -> None:
-        """Take note that another gateway decides, or this one: its tree is another one then."""
-        self._tree = tree
-        self.leads = leads
-
-    def decide(
-        self, settings: ParticipantSettings, envelope: Envelope, text: bytes, now: float
-    ) -> Verdict:
-        """Return a refusal, None for `pod/*`, a live part, or the text for the leader to decide."""
-        refusal = sender_refusal(settings, envelope)
-        if refusal is not None or envelope.kind.startswith("pod/"):
-            return text if refusal is None and _sets_card(envelope) else refusal
-        if kinds.is_live(envelope.kind):
-            return self.decide_live(settings, envelope, text, now)
-        # Here, not at the leader: this gateway has sent what the sender has heard (A-11).
-        if envelope.raw_attachments is not UNSET:
-            refusal = self._attachment_refusal(envelope)
-            if refusal is not None:
-                return refusal
-        if self.leads:
-            return text
-        capabilities = settings.capabilities
-        if not (capabilities.reads_context or capabilities.allow(envelope, None)):
-            # Where no pattern reads a context, this gateway knows as much as the leader.
-            return refusals.capability_violation(envelope.kind, capabilities.patterns)
-        return text
-
-
-def _sets_card(envelope: Envelope) -> bool:
-    """Return whether a request sets a card: that is for the leader."""
-    if envelope.kind != kinds.CARD_REQUEST:
-        return False
-    try:
-        return isinstance(read_card_request(envelope), NewCard)
-    except DecodeError:
-        return False
 
 
 class ClusterPod(PodCore):
@@ -170,7 +111,7 @@ class ClusterPod(PodCore):
         self.answers.refused = self.delegation.refused
         self.tree = self.replica.tree
         self.tree.caps = self.members.caps()
-        self._decisions: _EdgeDecisions = _EdgeDecisions(
+        self._decisions: EdgeDecisions = EdgeDecisions(
             self.tree, self.journal, self._attachment_refusal
         )
         self._wire = wire
@@ -352,8 +293,9 @@ class ClusterPod(PodCore):
         """Apply the next record of the log and return what its sessions get."""
         self.replica.sequence = sequence
         leader = self.delegation.leader
+        sealed = None if leader is None else leader.recognise(data)
         try:
-            record = (leader and leader.recognise(data)) or decode_record(data)
+            record = decode_record(data) if sealed is None else sealed.record
         except msgspec.DecodeError:
             self.void += 1
             return []
@@ -364,6 +306,10 @@ class ClusterPod(PodCore):
         if record is None or not self.replica.fence.admits(record.batch):
             self.void += 1
             return []
+        if sealed is not None and sealed.is_plain:
+            effects = self._apply_plain(record, sequence, now)
+            if effects is not None:
+                return effects
         return self._apply_batch(record, sequence, now)
 
     def relay(self, text: bytes, now: float) -> Effect | None:
@@ -390,15 +336,15 @@ class ClusterPod(PodCore):
     ) -> Effect | None:
         """Pass to the leader what is to be decided there."""
         number = self._numbers.get(session)
+        if type(verdict) is bytes:
+            if number is not None:
+                self.delegation.send(number, session, verdict, envelope, now)
+            return None
         if isinstance(verdict, LivePart):
             if number is None or number in self._joining:
                 return None  # it cannot be live before its participant is
             self._wire.relay(verdict.entry.text)
-        if type(verdict) is not bytes:
-            return super()._carry_out(verdict, session, envelope, now)
-        if number is not None:
-            self.delegation.send(number, session, verdict, envelope, now)
-        return None
+        return super()._carry_out(verdict, session, envelope, now)
 
     def _apply_claim(self, claim: Claim, now: float) -> list[Effect]:
         replica = self.replica
@@ -416,6 +362,25 @@ class ClusterPod(PodCore):
 
     # --- private: applying ----------------------------------------------------------------------
 
+    def _apply_plain(self, record: ClusterBatch, sequence: int, now: float) -> list[Effect] | None:
+        """Apply a batch of this leader in which texts of its own gateway became entries.
+
+        The common case of `_apply_batch`, without looking at each entry: 1.5 µs less for each.
+        Return None, and change nothing, where it is not: for an incarnation that has ended, and
+        while direct answers wait for their place.
+        """
+        batch, delegation = record.batch, self.delegation
+        texts = [entry.text for entry in batch.entries]
+        if delegation.origin not in record.heard or not delegation.outgoing.pop_texts(texts):
+            return None
+        replica = self.replica
+        replica.begin_batch(batch, sequence)
+        replica.heard.update(record.heard)
+        replica.journal.extend(batch.entries)
+        effects = self._delivery.broadcast_all(batch.entries)
+        self._end_batch(batch, now)
+        return effects
+
     def _apply_batch(self, record: ClusterBatch, sequence: int, now: float) -> list[Effect]:
         replica, batch, notes = self.replica, record.batch, record.notes
         effects: list[Effect] = []
@@ -424,7 +389,6 @@ class ClusterPod(PodCore):
         heard = record.heard.get(self.delegation.origin)
         at = 0
         outgoing = self.delegation.outgoing
-        waiting = outgoing.commands if heard is not None else ()
         append, is_ahead = replica.journal.append, replica.is_ahead
         run: list[LogEntry] = []  # entries between which nothing else happens
         for place, entry in enumerate(batch.entries):
@@ -443,7 +407,7 @@ class ClusterPod(PodCore):
             if entry.kind == kinds.UPDATE:
                 self._apply_update(entry)
             run.append(entry)
-            if waiting and entry.id == waiting[0].id:
+            if heard is not None and outgoing.is_next(entry.id):
                 if not outgoing.pop_next():
                     self._deliver(run, effects)
                     self._release(outgoing.resolve(0), effects)
@@ -458,10 +422,13 @@ class ClusterPod(PodCore):
         # Last: they read this batch from the log, and get no part of it live as well.
         effects += map(CatchUp, self._opened)
         self._opened.clear()
-        self.delegation.commit(batch, now)
-        if replica.end_batch(batch):
-            self._wire.save(replica.snapshot())
+        self._end_batch(batch, now)
         return effects
+
+    def _end_batch(self, batch: Batch, now: float) -> None:
+        self.delegation.commit(batch, now)
+        if self.replica.end_batch(batch):
+            self._wire.save(self.replica.snapshot())
 
     def _deliver(self, run: list[LogEntry], effects: list[Effect]) -> None:
         """Route the entries of a run, and begin another one."""

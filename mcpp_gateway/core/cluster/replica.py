@@ -9,7 +9,7 @@ from mcpp import kinds
 from mcpp.protocol.envelope import GATEWAY
 from mcpp_gateway.core.attachments.blob_table import BlobTable
 from mcpp_gateway.core.cluster.journal import ClusterJournal
-from mcpp_gateway.core.cluster.leadership import Fence
+from mcpp_gateway.core.cluster.leading.leadership import Fence
 from mcpp_gateway.core.cluster.records import GONE, JOINED, LEFT, REPLACED, ClusterState, Note
 from mcpp_gateway.core.cluster.roster import ClusterRoster
 from mcpp_gateway.core.contexts.replay import replay

@@ -1,6 +1,8 @@
-// The log grouped by contexts, as mcpp/protocol/tree.py does.
+// The log grouped by contexts, as mcpp/protocol/tree.py does. A context whose parent is one of another pod (E-30) is
+// below the mirrored one, where a link has brought that here.
 
 import { GATEWAY, isObject } from "./kinds.js";
+import { localId } from "./log/references.js";
 import { endsContext, outcomeOf, stepOf, stepsIn, titleIn, usageOf } from "./outcomes.js";
 
 const MAX_MODELS = 10; // listed by name for each participant
@@ -30,6 +32,7 @@ export class ContextNode {
     this.number = number; // distinguishes contexts that reuse a forgotten id
     this.type = undefined;
     this.parent = null;
+    this.reference = null; // to its parent in another pod, where that is shown as the mirrored one
     this.children = [];
     this.participants = new Set();
     this.creator = undefined;
@@ -108,6 +111,7 @@ export class ContextTree {
   /** Add a context that the gateway lists as alive. Its first envelope determines its position. */
   seed(info) {
     if (!isObject(info) || typeof info.id !== "string") return;
+    if (localId(info.id) !== info.id) return; // of another pod: shown only where it is a parent
     const made = this._made;
     const node = this._node(info.id);
     this._update(node, info);
@@ -172,7 +176,10 @@ export class ContextTree {
     if (!node) return null;
     if (node.lineage?.version === this.version) return node.lineage;
     const ancestors = [];
-    for (let above = node.parent; above; above = above.parent) ancestors.push(above.id);
+    for (let one = node; one.parent; one = one.parent) {
+      ancestors.push(one.reference ?? one.parent.id);
+      if (one.reference) break; // filters go by what the gateway knows
+    }
     node.lineage = { id: node.id, type: node.type, ancestors, version: this.version };
     return node.lineage;
   }
@@ -212,7 +219,10 @@ export class ContextTree {
       node.type = type;
       this.version += 1;
     }
-    if (!node.parent && typeof parent === "string") this._place(node, this._node(parent));
+    if (node.parent || typeof parent !== "string") return;
+    const mirrored = localId(parent) === parent ? undefined : this._current.get(localId(parent));
+    if (mirrored) node.reference = parent;
+    this._place(node, mirrored ?? this._node(parent));
   }
 
   // A context seen for the first time is newer than all seen before.

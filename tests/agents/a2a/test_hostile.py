@@ -11,6 +11,7 @@ import pytest
 from a2a.server.request_handlers.response_helpers import agent_card_to_dict
 from a2a.types import (
     Artifact,
+    GetTaskRequest,
     Message,
     Part,
     PushNotificationNotSupportedError,
@@ -24,11 +25,13 @@ from a2a.types import (
     TaskStatusUpdateEvent,
 )
 
+import mcpp
 from mcpp.cli.main import main
 from mcpp.testing import MemoryPod
 from mcpp_agents.a2a.joining.joined_agent import JoinedAgent
 from mcpp_agents.a2a.joining.remote_agent import RemoteAgent
 from mcpp_agents.a2a.joining.remote_reply import RemoteAgentError, RemoteReply
+from mcpp_agents.a2a.parts import data_of
 from mcpp_agents.a2a.serving.server import MAX_BODY_BYTES
 from tests.agents.a2a.servers import asking, card_of, client_of, events_of, parrot, served
 from tests.agents.http_server import QuietHandler, serve_http
@@ -310,6 +313,48 @@ async def test_a_client_that_stops_reading_does_not_stop_others(sockets: SocketP
             assert events[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
         with anyio.move_on_after(5):
             _ = [event async for event in lost]
+
+
+@pytest.mark.parametrize("arguments", [{"x": "y" * 100_000}, {"deep": 55}], ids=["long", "deep"])
+async def test_a_proposal_of_any_form_is_shown_to_the_client(
+    sockets: SocketPod, arguments: dict[str, Any]
+) -> None:
+    if "deep" in arguments:
+        for _ in range(arguments["deep"]):
+            arguments = {"a": arguments}
+    bank, clerk = mcpp.Participant("bank"), mcpp.Participant("clerk")
+
+    @bank.tool
+    async def pay(a: Any = None, x: Any = None) -> str:
+        return "paid"
+
+    @clerk.on("chat", to_me=True)
+    async def work(message: mcpp.Message) -> None:
+        async with message.child("reasoning") as thinking:
+            proposal = await thinking.propose("bank", "pay", arguments)
+            await message.reply((await proposal.result()).text)
+
+    async with (
+        sockets.run(bank),
+        sockets.run(clerk),
+        served(sockets, "clerk") as url,
+        client_of(url) as client,
+    ):
+        events = await events_of(client, "pay it")
+        status = events[-1].status_update.status
+        assert status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+        text, data = status.message.parts
+        assert len(text.text) < 5_000
+        shown = data_of(data)["arguments"]
+        while isinstance(shown, dict) and "a" in shown:
+            shown = shown["a"]
+            shown = json.loads(shown) if isinstance(shown, str) else shown
+        assert shown in ({"deep": 55}, {"x": "y" * 100_000})
+        task_id = events[-1].status_update.task_id
+        task = await client.get_task(GetTaskRequest(id=task_id))
+        assert task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+        events = await events_of(client, "approve", task_id=task_id)
+        assert events[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
 
 
 # --- the commands ---

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 KEPT = Path(os.environ.get("KEPT", "/nonexistent/file"))
-OPTIONS = [
-    {"optionId": "o1", "name": "Yes", "kind": "allow_once"},
+OPTIONS = [  # in the order of Claude Code and Gemini CLI
     {"optionId": "o2", "name": "Always", "kind": "allow_always"},
+    {"optionId": "o1", "name": "Yes", "kind": "allow_once"},
     {"optionId": "o3", "name": "No", "kind": "reject_once"},
 ]
 
@@ -27,6 +27,9 @@ class ScriptedAgent:
     def __init__(self) -> None:
         self.sessions: dict[str, list[str]] = {}
         self.cancelled: dict[str, asyncio.Event] = {}
+        self.mode: dict[str, str] = {}
+        self.has_loaded = asyncio.Event()
+        self.has_loaded.set()
         self.servers: list[Any] = []
         self.cwd = ""
         self.waiting: dict[int, asyncio.Future[Any]] = {}
@@ -64,7 +67,7 @@ class ScriptedAgent:
         send({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
         answer = await self.waiting[id]
         if "error" in answer:
-            return {"refused": answer["error"]["message"]}
+            return {"refused": answer["error"]["message"], "code": answer["error"]["code"]}
         return answer["result"] or {}
 
     async def on_initialize(self, **_: Any) -> dict[str, Any]:
@@ -75,20 +78,36 @@ class ScriptedAgent:
         id = f"s{os.getpid()}-{len(self.sessions)}"
         self.sessions[id] = []
         self.servers, self.cwd = mcpServers, cwd
-        return {"sessionId": id}
+        return {"sessionId": id, "modes": self.modes(id)}
 
     async def on_session_load(self, sessionId: str, cwd: str, **_: Any) -> Any:  # noqa: N803
         self.sessions[sessionId] = read_sessions()[sessionId]
         self.cwd = cwd
-        for text in self.sessions[sessionId]:  # the past, which is not said again in the pod
-            await self.do_say(sessionId, text)
+        self.has_loaded.clear()
+        past = {"type": "text", "text": " | ".join(self.sessions[sessionId])}
+        update(sessionId, "agent_message_chunk", content=past)
+        asyncio.get_running_loop().call_later(0.05, self.send_past, sessionId)
+        return {"modes": self.modes(sessionId)}
+
+    def send_past(self, session: str) -> None:
+        """Send more of the past, which Gemini CLI does after its answer."""
+        update(session, "tool_call", toolCallId="past", title="past", status="completed")
+        self.has_loaded.set()
+
+    async def on_session_set_mode(self, sessionId: str, modeId: str) -> Any:  # noqa: N803
+        self.mode[sessionId] = modeId
         return {}
+
+    def modes(self, session: str) -> dict[str, Any]:
+        modes = [{"id": each, "name": each} for each in ("code", "plan")]
+        return {"currentModeId": self.mode.setdefault(session, "code"), "availableModes": modes}
 
     async def on_session_cancel(self, sessionId: str, **_: Any) -> None:  # noqa: N803
         if sessionId in self.cancelled:
             self.cancelled[sessionId].set()
 
     async def on_session_prompt(self, sessionId: str, prompt: list[Any], **_: Any) -> Any:  # noqa: N803
+        await self.has_loaded.wait()
         text = prompt[-1]["text"].partition("\n\n")[2]
         self.sessions[sessionId].append(text)
         write_sessions(self.sessions)
@@ -127,6 +146,9 @@ class ScriptedAgent:
 
     async def do_pid(self, session: str, _: str) -> None:
         await self.do_say(session, str(os.getpid()))
+
+    async def do_mode(self, session: str, _: str) -> None:
+        await self.do_say(session, self.mode[session])
 
     async def do_env(self, session: str, name: str) -> None:
         await self.do_say(session, os.environ.get(name, "not set"))
@@ -182,7 +204,8 @@ class ScriptedAgent:
 
     async def do_read(self, session: str, path: str) -> None:
         answer = await self.request("fs/read_text_file", sessionId=session, path=path)
-        await self.do_say(session, answer.get("content", f"refused: {answer.get('refused')}"))
+        refused = f"refused: {answer.get('refused')} {answer.get('code')}"
+        await self.do_say(session, answer.get("content", refused))
 
     async def do_write(self, session: str, rest: str) -> None:
         path, _, text = rest.partition(": ")

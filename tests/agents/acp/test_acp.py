@@ -8,6 +8,7 @@ import pytest
 import mcpp
 from mcpp import ContextTree
 from mcpp.testing import MemoryPod
+from mcpp_agents.acp.descriptions import ToolCallState
 from mcpp_agents.acp.pod_tools import pod_server
 from tests.agents.acp.bridges import Folders, coding_agent, said
 
@@ -70,6 +71,8 @@ async def test_a_restarted_bridge_goes_on_with_its_sessions(
         async with coding_agent(pod, folders):
             # The past that the agent repeats when it loads a session is not said again.
             assert (await alice.ask("coder", "remember")).text == "say the word is swordfish"
+            thoughts = await alice.history(mcpp.filters.kind("reflection")).all()
+            assert thoughts == []
         (folders.state / "coder-kept.json").unlink()
         async with coding_agent(pod, folders):
             assert (await alice.ask("coder", "remember")).text == "nothing"
@@ -157,7 +160,7 @@ async def test_two_agents_do_not_thank_each_other_endlessly(
 async def test_the_pod_s_tools_are_handed_over_and_secrets_are_not(
     pod: MemoryPod, folders: Folders
 ) -> None:
-    servers = [pod_server("ws://127.0.0.1:1/ws?pod=x", "token")]
+    servers = [pod_server("coder", "ws://127.0.0.1:1/ws?pod=x", "token")]
     async with coding_agent(pod, folders, servers=servers), pod.connect("alice") as alice:
         given = json.loads((await alice.ask("coder", "servers")).text)
         assert [(each["name"], [v["name"] for v in each["env"]]) for each in given] == [
@@ -170,3 +173,27 @@ async def test_a_program_that_cannot_be_run_is_reported(pod: MemoryPod, folders:
     with pytest.raises(mcpp.McppError, match="cannot be run"):
         async with coding_agent(pod, folders, command=["/nonexistent/agent"]):
             await anyio.sleep_forever()
+
+
+async def test_a_mode_is_set_for_new_and_loaded_sessions(pod: MemoryPod, folders: Folders) -> None:
+    async with pod.connect("alice") as alice:
+        async with coding_agent(pod, folders, mode="plan"):
+            assert (await alice.ask("coder", "mode")).text == "plan"
+        async with coding_agent(pod, folders, mode="plan"):
+            assert (await alice.ask("coder", "mode")).text == "plan"
+        async with coding_agent(pod, folders, mode="ask"):
+            # It does nothing rather than work in a mode that asks for less.
+            failed = await alice.ask("coder", "say done")
+    assert failed.text.endswith("the coding agent has no mode 'ask', but: code, plan")
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("greet.py", "edit greet.py"),
+        ("edit greet.py", "edit greet.py"),
+        ("Write greet.py", "Write greet.py"),
+    ],
+)
+def test_a_call_is_named_by_its_kind_unless_its_title_is_a_sentence(title: str, name: str) -> None:
+    assert ToolCallState("1", title=title, kind="edit").name == name

@@ -98,10 +98,12 @@ async def test_an_agent_reads_and_writes_files_of_its_folder(
         assert (await alice.ask("coder", f"write {file}: hello")).text == "written"
         assert (await alice.ask("coder", f"read {file}")).text == "hello"
         refused = await alice.ask("coder", "read /etc/passwd")
-        assert refused.text == "refused: /etc/passwd is outside of the working folder"
+        assert refused.text == "refused: /etc/passwd is outside of the working folder -32001"
+        missing = await alice.ask("coder", f"read {folders.work}/none")
+        assert missing.text.endswith("/none: No such file or directory -32002")
     async with (
         coding_agent(pod, folders, "plain", offers_files=False),
         pod.connect("alice") as alice,
     ):
         refused = await alice.ask("plain", f"read {file}")
-        assert refused.text == "refused: this client offers no files"
+        assert refused.text == "refused: this client offers no files -32001"

@@ -52,7 +52,7 @@ def test_one_agent_writes_one_reviews_and_a_person_approves(tmp_path: Path) -> N
     agents = [name for name in names if name in ("writer", "reviewer", "reviewer-tools")]
     assert agents[:2] == ["writer", "reviewer-tools"]
     assert agents.count("reviewer") >= 2
-    assert done.stdout.count("* writer asks to edit greet.py") == 2
+    assert done.stdout.count("* writer asks: edit greet.py") == 2
     assert "This is right now. Decided: greet refuses an empty name." in done.stdout
     assert "needs a name" in (folder / "project" / "greet.py").read_text()
     memory = done.stdout.partition("What memory has kept")[2]

@@ -27,7 +27,7 @@ async def test_an_approval_is_the_option_to_allow_once(pod: MemoryPod, folders: 
     async with coding_agent(pod, folders), pod.connect("alice") as alice:
         proposal = await ask_for_a_file(alice)
         shown = proposal.payload_as(Proposal)
-        assert shown.shown_reason == "coder asks to edit notes"
+        assert shown.shown_reason == "coder asks: edit notes"
         preview = shown.shown_preview
         assert preview is not None
         assert (preview.before, preview.after) == ("one", "two")
@@ -46,7 +46,7 @@ async def test_an_approval_is_the_option_to_allow_once(pod: MemoryPod, folders: 
 async def test_a_rejection_is_the_option_to_reject(pod: MemoryPod, folders: Folders) -> None:
     async with coding_agent(pod, folders), pod.connect("alice") as alice:
         proposal = await ask_for_a_file(alice)
-        assert proposal.payload["reason"] == "coder asks to edit notes"
+        assert proposal.payload["reason"] == "coder asks: edit notes"
         await alice.reject(proposal, "policy", "not today")
         withdrawn = await said(alice, "mcp/withdraw")
         assert withdrawn.correlation_id == proposal.id

@@ -152,6 +152,23 @@ async def test_a_question_without_an_answer_is_declined_with_a_reason(
 
 
 @ERAS
+@pytest.mark.rule("P-62")
+async def test_a_caller_without_a_card_learns_in_time_that_no_participant_answers(
+    pod: MemoryPod, era: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    tool, arguments = elicitation(era)
+    questions = Questions(unknown_seconds=0.1)
+    async with bridged(pod, era, questions), pod.connect("caller") as caller:
+        if era == "older":
+            result = await caller.call("server", tool, arguments, timeout=BOUND)
+            assert "action=decline" in result.text
+        else:  # this one asks again
+            with pytest.raises(CallError, match=r"What is your name\? \(no participant can"):
+                await caller.call("server", tool, arguments, timeout=BOUND)
+    assert "elicitation/create was declined: no participant can answer it" in caplog.text
+
+
+@ERAS
 @pytest.mark.rule("P-61")
 async def test_a_participant_that_samples_answers_a_server(pod: MemoryPod, era: str) -> None:
     model = Participant("model")

@@ -107,6 +107,40 @@ async def test_a_task_belongs_to_the_participant_that_asked_for_it(pod: MemoryPo
 
 
 @pytest.mark.rule("P-75")
+async def test_a_task_keeps_its_owner_when_the_bridge_is_started_again(pod: MemoryPod) -> None:
+    asks = {"task": {"ttl": 60_000}}
+    async with (
+        opened([installed("mcp-server-everything")], "everything") as (agent, upstream),
+        pod.connect("alice") as alice,
+        pod.connect("mallory") as mallory,
+    ):
+        async with pod.run(agent):
+            params = {"name": RESEARCH, "arguments": {"topic": "x"}, **asks}
+            created = await alice.request("everything", "tools/call", params)
+            id = {"taskId": created["task"]["taskId"]}
+            await mallory.send("chat", {"taskId": id["taskId"], "status": "working"})
+        async with pod.run(bridge("everything", upstream)):  # knows nothing of the one before
+            for method in ("tasks/get", "tasks/result", "tasks/cancel"):
+                with pytest.raises(RemoteError, match="Task not found"):
+                    await mallory.request("everything", method, id)
+            with pytest.raises(RemoteError, match="Task not found"):
+                await alice.request("everything", "tasks/get", {"taskId": "never-created"})
+            assert (await mallory.request("everything", "tasks/list"))["tasks"] == []
+            [listed] = (await alice.request("everything", "tasks/list"))["tasks"]
+            assert listed["taskId"] == id["taskId"]
+            await alice.request("everything", "tasks/cancel", id)
+            assert (await alice.request("everything", "tasks/get", id))["status"] == "cancelled"
+    # A server that is started anew has lost its tasks, and says so itself.
+    async with (
+        opened([installed("mcp-server-everything")], "everything") as (agent, _),
+        pod.run(agent),
+        pod.connect("alice") as alice,
+    ):
+        with pytest.raises(RemoteError, match="not found"):
+            await alice.request("everything", "tasks/get", id)
+
+
+@pytest.mark.rule("P-75")
 async def test_giving_up_a_call_cancels_its_task(pod: MemoryPod) -> None:
     async with (
         opened(NEWER, "server") as (agent, upstream),

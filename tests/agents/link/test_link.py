@@ -129,6 +129,32 @@ async def test_a_link_that_is_killed_loses_and_repeats_nothing(tmp_path: Path) -
         assert received == sent
 
 
+@pytest.mark.rule("P-90", "P-94")
+async def test_an_id_that_another_took_first_keeps_nothing_out(tmp_path: Path) -> None:
+    async with (
+        pods(tmp_path) as (sales, ops),
+        join(sales, "sales", "ada") as ada,
+        join(ops, "ops", "bob") as bob,
+    ):
+        taken = mcpp.new_envelope("chat", {"text": "mine"}, sender=bob.me, id="sales~x1")
+        await bob.send_envelope(taken)
+        asked = mcpp.new_envelope("chat", {"text": "Is it there?"}, sender=ada.me, id="x1")
+        async with linked(sales, ops, "--all"):
+            await ada.send_envelope(asked)
+            message = await from_link(bob)
+            assert message.text == "Is it there?"
+            assert message.id.startswith("sales~")
+            assert message.id != "sales~x1"
+            await ada.send("chat", "No hurry.", correlation_id="x1")
+            assert (await from_link(bob)).correlation_id == message.id
+        async with linked(sales, ops, "--all"):
+            await message.reply("Yes.")
+            assert (await from_link(ada)).correlation_id == "x1"
+            await ada.send("chat", "Thanks.", correlation_id="x1")
+            thanks = await from_link(bob)  # and nothing is repeated before it
+            assert (thanks.text, thanks.correlation_id) == ("Thanks.", message.id)
+
+
 @pytest.mark.rule("P-91")
 async def test_a_link_in_both_directions_doubles_nothing(tmp_path: Path) -> None:
     async with (

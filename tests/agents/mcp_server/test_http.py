@@ -1,5 +1,6 @@
 """The gateway's `/mcp`: streamable HTTP for the official MCP client and for hostile requests."""
 
+import base64
 import logging
 import os
 import socket
@@ -14,7 +15,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from mcpp import Participant
+from mcpp import Participant, ToolResult
 from mcpp.agent.tools import ToolCall
 from tests.agents.processes import BOUND
 from tests.interaction.conftest import SocketPod
@@ -193,3 +194,26 @@ async def test_only_the_first_request_of_a_connection_is_answered(sockets: Socke
 
     received = await anyio.to_thread.run_sync(exchange)
     assert received.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_large_result_reaches_clients_that_bound_the_events_of_a_stream(
+    sockets: SocketPod, mode: Mode
+) -> None:
+    camera = Participant("camera")
+    picture = base64.b64encode(os.urandom(3_000_000)).decode()
+
+    @camera.tool
+    async def shoot() -> ToolResult:
+        return ToolResult([{"type": "image", "data": picture, "mimeType": "image/png"}])
+
+    sockets.add("alice")
+    async with (
+        sockets.run(camera),
+        client_of(sockets, "alice", mode=mode) as client,
+    ):
+        result = await client.call_tool("camera__shoot", {})
+        [image] = result.content
+        assert image.type == "image"
+        assert image.data == picture
+        assert len((await client.list_tools()).tools) > 1  # the session goes on

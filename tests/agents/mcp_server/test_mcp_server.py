@@ -125,17 +125,58 @@ async def test_the_client_sends_and_reads(sockets: SocketPod, commands: Commands
 
 @asynccontextmanager
 async def served(
-    pod: MemoryPod, mode: Mode = "auto", participant: str | None = None, **options: Any
+    pod: MemoryPod,
+    mode: Mode = "auto",
+    participant: str | None = None,
+    agent: str | None = None,
+    **options: Any,
 ) -> AsyncIterator[Client]:
     """Serve a pod in memory to a client, as the participant `ide`."""
     async with pod.connect("ide", own=True) as ide, background() as tasks:
-        shared = SharedPod(ide)
+        shared = SharedPod(ide, agent)
         server = PodServer(shared, participant)
         tasks.start_soon(shared.listen)
         tasks.start_soon(server.announce_changes)
         with anyio.fail_after(BOUND):
             async with Client(server.server, mode=mode, cache=None, **options) as client:
                 yield client
+
+
+async def test_an_agent_s_calls_belong_to_its_only_open_reasoning_context(
+    pod: MemoryPod,
+) -> None:
+    async with (
+        pod.run(calculator()),
+        pod.connect("coder") as coder,
+        pod.connect("alice") as alice,
+        served(pod, agent="coder") as client,
+    ):
+
+        async def outline_has(text: str) -> None:
+            while text not in _text(await client.call_tool("pod_contexts")):
+                pass
+
+        async def place_of_a_call() -> str | None:
+            await client.call_tool("calc__add", {"a": 1, "b": 2})
+            sent = await alice.history(mcpp.filters.kind("mcp/request:tools/call:*")).all()
+            return None if sent[-1].context is None else sent[-1].context.id
+
+        async with alice.context("reasoning", id="other") as other:
+            await other.send("reflection", {"thought": "of another"})
+            async with coder.context("reasoning", id="one") as one:
+                await one.send("reflection", {"thought": "of one"})
+                await outline_has("one")
+                assert await place_of_a_call() == "one"
+                async with coder.context("reasoning", id="two") as two:
+                    await two.send("reflection", {"thought": "of two"})
+                    await outline_has("two")
+                    assert await place_of_a_call() is None  # which of them is not known
+                    await two.conclude("twice done")
+                    await outline_has("twice done")
+                    assert await place_of_a_call() == "one"
+                await one.conclude("once done")
+                await outline_has("once done")
+            assert await place_of_a_call() is None
 
 
 async def request(client: Client, method: str, **params: str) -> None:

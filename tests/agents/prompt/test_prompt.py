@@ -1,5 +1,6 @@
 """`mcpp prompt`: what a participant's model sees, and whether an answer matches its record."""
 
+import base64
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from mcpp_agents.prompt.verification import verify
 from mcpp_gateway.log_tools.commands import main as log_tool
 from tests.agents.processes import BOUND, Commands
 from tests.interaction.conftest import SocketPod
+from tests.mcpp.prompts.logs import png
 
 pytestmark = pytest.mark.anyio
 
@@ -86,6 +88,25 @@ async def test_an_answer_is_checked_against_the_prompt_that_produced_it(
             lines = [line.split() for line in output.splitlines()]
             assert [line[0] for line in lines] == ["matches"] * 3
             assert [line[-1] for line in lines] == [one.digest for one in provider.prompts]
+
+
+@pytest.mark.rule("P-38")
+async def test_the_pictures_of_a_prompt_are_part_of_its_record(
+    sockets: SocketPod, commands: Commands
+) -> None:
+    provider = NotedPrompts(SEARCH, Reply("In 1965."))
+    async with sockets.connect("carol") as carol:
+        cover = await carol.attach(base64.b64decode(png(9, 9)), name="cover.png")
+        await carol.send("chat", "the cover", attachments=[cover])
+    async with asked(sockets, provider) as (_, answer):
+        assert png(9, 9) in json.dumps(provider.prompts[-1].anthropic())
+        code, output, error = await commands.run("bob", "prompt", "--verify", answer.id)
+        assert (code, error) == (0, "")
+        assert [line.split()[0] for line in output.splitlines()] == ["matches"] * 2
+        code, output, _ = await commands.run(
+            "bob", "prompt", "--viewer", "mind", "--format", "anthropic"
+        )
+        assert (code, png(9, 9) in output) == (0, True)
 
 
 @pytest.mark.rule("P-38")

@@ -130,6 +130,61 @@ async def test_erasing_deletes_what_only_erased_envelopes_named(tmp_path: Path) 
 
 
 @pytest.mark.rule("A-10")
+async def test_erasing_a_participant_deletes_its_uploads_that_no_envelope_names(
+    tmp_path: Path,
+) -> None:
+    durable = DurableGateway(tmp_path)
+    shared = sha256(b"shared").hexdigest()
+    async with durable.run() as gateway:
+        await upload(gateway, PICTURE)
+        for name in ("alice", "bob"):
+            await upload(gateway, b"shared", name)
+    blobs = tmp_path / "demo" / "blobs"
+    options = ["--participant", "alice"]
+    assert main(["erase", str(tmp_path / "demo"), *options, "--before", "1h ago"]) == 0
+    assert (blobs / f"{HASH}.alice").exists()  # uploaded later
+    assert main(["erase", str(tmp_path / "demo"), *options]) == 0
+    names = {path.name for path in blobs.iterdir()}
+    assert names == {shared, f"{shared}.~", f"{shared}.bob"}
+
+
+@pytest.mark.rule("A-10", "L-11")
+async def test_an_export_takes_blobs_along_into_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    durable = DurableGateway(tmp_path / "data")
+    await name_it(durable, "m0", "alice")
+    async with durable.run() as gateway:
+        await upload(gateway, b"named by nothing")
+    source, lines, folder = tmp_path / "data" / "demo", tmp_path / "lines", tmp_path / "content"
+    assert main(["export", str(source), "--output", str(lines)]) == 0
+    assert "1 blob that the log names is not exported; --blobs" in capsys.readouterr().err
+    lines.unlink()
+    assert main(["export", str(source), "--output", str(lines), "--blobs", str(folder)]) == 0
+    assert capsys.readouterr().err == ""
+    assert sorted(path.name for path in folder.iterdir()) == [HASH, f"{HASH}.alice"]
+    (folder / f"{HASH}.alice").unlink()  # an uploader is not needed
+    (folder / "notes.txt").touch()
+
+    def imported(name: str, *options: str) -> int:
+        return main(["import", str(tmp_path / name / "demo"), "--input", str(lines), *options])
+
+    assert imported("bare") == 0
+    assert "1 blob that the log names is not imported; --blobs" in capsys.readouterr().err
+    assert imported("copy", "--blobs", str(folder)) == 0
+    said = capsys.readouterr()
+    assert (" and 1 blob imported" in said.out, said.err) == (True, "")
+    for _ in range(2):
+        async with DurableGateway(tmp_path / "copy").run() as gateway:
+            assert await status_of(gateway, "bob") == 200
+    (folder / HASH).write_bytes(b"something else")
+    assert imported("false", "--blobs", str(folder)) == 1
+    assert "is not the content that its name says" in capsys.readouterr().err
+    assert not (tmp_path / "false" / "demo").exists()
+    assert imported("none", "--blobs", str(tmp_path / "absent")) == 1
+
+
+@pytest.mark.rule("A-10")
 async def test_backups_and_forks_contain_blobs_and_exports_name_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from mcpp_gateway.core.records import Batch, decode_batch, decode_state, encode_
 from mcpp_gateway.log_tools.commands import fork as fork_command
 from mcpp_gateway.log_tools.commands import main
 from mcpp_gateway.log_tools.export import export, import_lines
+from mcpp_gateway.log_tools.exported_blobs import import_blobs
 from tests.gateway.blobs.test_sockets_blobs import HASH, PICTURE, named, status_of, upload
 from tests.gateway.cluster.simulation import World
 from tests.gateway.cluster.test_core import follower, settled_world
@@ -132,9 +133,7 @@ async def test_restart_fork_import_and_erasure_keep_it_private(tmp_path: Path) -
     source = tmp_path / "data" / "demo"
     assert fork_command([str(source), str(tmp_path / "fork" / "demo"), "--at", "m0"]) == 0
     import_lines(export(source), tmp_path / "import" / "demo", None)
-    (tmp_path / "import" / "demo" / "blobs").mkdir(exist_ok=True)
-    for path in (source / "blobs").iterdir():
-        (tmp_path / "import" / "demo" / "blobs" / path.name).write_bytes(path.read_bytes())
+    import_blobs(source / "blobs", tmp_path / "import" / "demo", {secret})
     for folder in ("data", "data", "fork", "import"):
         async with DurableGateway(tmp_path / folder).run() as gateway:
             statuses = [await status_of(gateway, name, secret) for name in ("bob", "carol")]

@@ -5,7 +5,7 @@ from itertools import count
 from typing import Any
 
 from mcpp.protocol.capabilities import Capabilities
-from mcpp_gateway.core.cluster.leadership import Silence
+from mcpp_gateway.core.cluster.leading.leadership import Silence
 from mcpp_gateway.core.cluster.messages import decode_forward
 from mcpp_gateway.core.cluster.pod import ClusterPod
 from mcpp_gateway.core.cluster.records import ClusterState

@@ -17,8 +17,8 @@ from typing import Any
 
 from mcpp.filters import everything
 from mcpp.protocol.capabilities import Capabilities
-from mcpp_gateway.core.cluster.delegation import PROBE_SECONDS
-from mcpp_gateway.core.cluster.leadership import Fence, Silence
+from mcpp_gateway.core.cluster.leading.delegation import PROBE_SECONDS
+from mcpp_gateway.core.cluster.leading.leadership import Fence, Silence
 from mcpp_gateway.core.cluster.messages import PodBeat, decode_forward
 from mcpp_gateway.core.cluster.ordering import Ordering
 from mcpp_gateway.core.cluster.pod import ClusterPod
@@ -230,7 +230,7 @@ class SimGateway:
         if not self.world.fenced:
             # What compare-and-set demands: nothing in the log that this gateway does not know.
             leader = self.pod.delegation.leader
-            sent = [] if leader is None else [data for _, data in leader.in_flight]
+            sent = [] if leader is None else [each.data for each in leader.in_flight]
             ahead = sent.index(record) if record in sent else 0
             expected = self.ordering.next - 1 + ahead
         self.world.append(self, record, expected)
@@ -321,9 +321,10 @@ class SimGateway:
             self.world.at(PROBE_SECONDS, lambda: self.call(self._probe))
 
     def _probe(self) -> None:
-        self._probing = self.pod.delegation.probe(self.clock())
-        if self._probing:
-            self.world.at(PROBE_SECONDS, lambda: self.call(self._probe))
+        wait = self.pod.delegation.probe(self.clock())
+        self._probing = wait is not None
+        if wait is not None:
+            self.world.at(wait, lambda: self.call(self._probe))
 
     def _step(self) -> None:
         if self.is_dead:

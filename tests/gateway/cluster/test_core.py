@@ -11,7 +11,7 @@ import pytest
 
 from mcpp.filters import parse
 from mcpp.protocol.capabilities import Capabilities
-from mcpp_gateway.core.cluster.leadership import Fence, Silence, ranking
+from mcpp_gateway.core.cluster.leading.leadership import Fence, Silence, ranking
 from mcpp_gateway.core.cluster.messages import JOIN, Command, Forward
 from mcpp_gateway.core.cluster.ordering import Ordering
 from mcpp_gateway.core.cluster.records import (
@@ -118,6 +118,37 @@ def test_records_are_ordered_by_their_sequence_numbers() -> None:
     assert ordering.is_missing
     assert [each for each, _ in ordering.skip(7)] == []
     assert ordering.next == 7
+
+
+@pytest.mark.rule("N-01", "N-03")
+@pytest.mark.parametrize("flavours", [["chat", "context"], ["chat", "forged", "chat"]])
+def test_a_leader_applies_its_own_texts_at_once_as_others_do_one_by_one(
+    flavours: list[str],
+) -> None:
+    world = settled_world()
+    leads, follows = leader(world), follower(world)
+    client = world.clients["a"]
+    client.lose_connection()
+    world.run(1.0)
+    client.connect(leads)
+    world.run(1.0)
+    deciding = leads.pod.delegation.leader
+    assert deciding is not None
+    for flavour in flavours:
+        client.send(flavour)
+    world.run(0.0)
+    assert [each.is_plain for each in deciding.in_flight] == [True]
+    assert len(leads.pod.delegation.outgoing) == flavours.count("chat") + flavours.count("context")
+    world.run(1.0)
+    assert not leads.pod.delegation.outgoing
+    assert leads.pod.delegation.outgoing.waiting_bytes == 0
+    # The outcomes came in the order of the texts, direct answers among them (G-30).
+    assert (client.unsettled, client.problems) == ([], [])
+    journals = [each.pod.replica.journal for each in (leads, follows)]
+    found = [[entry.id for entry in each.read(each.start, 1000)] for each in journals]
+    assert found[0] == found[1]
+    assert [each.find("a-1") is not None for each in journals] == [True, True]
+    check_settled(world)
 
 
 @pytest.mark.rule("N-06")

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from mcpp_gateway.cluster.log_copy import CopyFolder, LogCopy
-from mcpp_gateway.core.cluster.leadership import Fence
+from mcpp_gateway.core.cluster.leading.leadership import Fence
 from mcpp_gateway.core.cluster.records import Claim, ClusterBatch, decode_record
 from tests.gateway.cluster.simulation import World
 from tests.gateway.cluster.test_simulation import PAUSES, act

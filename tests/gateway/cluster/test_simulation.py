@@ -115,8 +115,10 @@ def test_a_leader_with_something_always_on_its_way_hands_over_at_once(
 
 
 @pytest.mark.rule("N-05")
-def test_a_leader_that_took_commands_with_it_is_replaced_before_they_are_sent_again() -> None:
-    world = World(Random(1), probes=True)
+@pytest.mark.parametrize("seed", range(10))
+def test_a_leader_that_took_commands_with_it_is_replaced_within_40_ms(seed: int) -> None:
+    world = World(Random(seed), probes=True)
+    world.loss = 0.0
     world.run(1.0)
     [leader] = [each for each in world.gateways.values() if each.pod.is_leader]
     client = world.clients[PARTICIPANTS[0]]
@@ -126,7 +128,7 @@ def test_a_leader_that_took_commands_with_it_is_replaced_before_they_are_sent_ag
     client.send("plain")
     world.run(0.01)
     world.kill(leader.name)
-    world.run(0.3)
+    world.run(0.03)  # messages take up to 5 ms: to ask for the leader, to claim, to decide
     assert not client.unsettled
 
 

@@ -141,3 +141,37 @@ async def test_an_export_beside_a_running_gateway_is_complete(
         await pods.log("export", "--config", "cluster.toml", "--pod", "demo", "--output", "x")
     text = (tmp_path / "x").read_text()
     assert all(id in text for id in sent)
+
+
+@pytest.mark.rule("A-10", "A-11")
+async def test_attachments_move_with_a_pod(tmp_path: Path, nats: NatsServers) -> None:
+    pods = Pods(tmp_path, nats)
+    content = bytes(range(256)) * 3000  # several pieces
+
+    async def attached(name: str, *, send: bool = False) -> bytes:
+        gateway = Gateway(config.load(tmp_path / name), asyncio.get_running_loop())
+        await gateway.listen()
+        try:
+            async with mcpp.connect(url(gateway), token=token("a"), options=QUICK) as a:
+                if send:
+                    plan = await a.attach(content, name="plan.png")
+                    await a.send("chat", "the plan", attachments=[plan])
+                [message] = await a.history({"kind": "chat"}).all()
+                return await a.fetch(message.envelope.attachments[0])
+        finally:
+            await gateway.drain()
+
+    assert await attached("file.toml", send=True) == content
+    cluster = ("--config", "cluster.toml", "--pod", "demo")
+    await pods.log("export", "data/demo", "--seal", "--output", "one.jsonl", "--blobs", "one")
+    said = await pods.log("import", *cluster, "--input", "one.jsonl", "--blobs", "one")
+    assert " and 1 blob imported" in said
+    assert await attached("cluster.toml") == content
+    said = await pods.log("export", *cluster, "--output", "bare.jsonl")
+    assert "1 blob that the log names is not exported" in said
+    await pods.log("export", *cluster, "--seal", "--output", "two.jsonl", "--blobs", "two")
+    names = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("one", "two")]
+    assert names[0] == names[1]
+    (tmp_path / "data").rename(tmp_path / "old")
+    await pods.log("import", "data/demo", "--input", "two.jsonl", "--blobs", "two")
+    assert await attached("file.toml") == content

@@ -1,7 +1,7 @@
 """The Autobahn testsuite against the gateway's WebSocket; `make setup-autobahn` installs it.
 
-It is written for Python 2. Of its cases, those about text, control frames, fragments, UTF-8 and
-closing are run; a gateway has no compression, and large messages are tested elsewhere.
+It is written for Python 2. Its cases on compression (12, 13) are not for a gateway that has none,
+and those on large messages (9) take minutes: `docs/reference.md` has the results of both.
 """
 
 import json
@@ -25,7 +25,7 @@ BINARY = {f"1.2.{number}" for number in range(1, 9)}
 # Bad UTF-8 is found when its frame is complete. Whether the suite then still sends bytes of it one
 # by one, which it calls late, depends on the time.
 LATE = {"6.4.3", "6.4.4"}
-FLOOR = 233
+FLOOR = 234
 
 
 @pytest.mark.slow
@@ -36,7 +36,7 @@ def test_the_suite_finds_no_failure_but_those_by_design(tmp_path: Path) -> None:
         pytest.skip("Autobahn is not installed: run `make setup-autobahn`")
     with echo_gateway() as url:
         server = {"agent": "mcpp", "url": url}
-        cases = [f"{group}.*" for group in range(1, 8)]
+        cases = [f"{group}.*" for group in (*range(1, 8), 10)]
         spec: dict[str, Any] = {"outdir": "reports", "servers": [server], "cases": cases}
         spec |= {"exclude-cases": [], "exclude-agent-cases": {}}
         (tmp_path / "spec.json").write_text(json.dumps(spec))

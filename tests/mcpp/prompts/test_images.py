@@ -6,7 +6,8 @@ from itertools import pairwise
 from typing import Any
 
 from mcpp import Attachment, new_envelope
-from mcpp.prompts import CachePolicy, ImageBlock, Prompt, PromptBuilder, ResultBlock
+from mcpp.model_prompts import PictureChoice
+from mcpp.prompts import CachePolicy, ImageBlock, Prompt, PromptBuilder, ResultBlock, TextBlock
 from mcpp.prompts.attached import MARKS
 from mcpp.prompts.budget import MAX_IMAGES, MAX_IMAGES_CHARS
 from mcpp.transient import transient
@@ -30,8 +31,7 @@ def shown(prompt: Prompt) -> list[ImageBlock]:
         part
         for message in prompt.messages
         for block in message.blocks
-        if isinstance(block, ResultBlock)
-        for part in block.content
+        for part in (block.content if isinstance(block, ResultBlock) else (block,))
         if isinstance(part, ImageBlock)
     ]
 
@@ -128,9 +128,65 @@ def test_attached_pictures_are_shown_where_their_bytes_are_given_and_named_other
     envelopes.append(new_envelope("chat", {"text": "see"}, sender="bob", attachments=[reference]))
     given = PromptBuilder("analyst", contents={hash: picture}).build(envelopes)
     check_all(given)
-    assert [image.data for image in shown(given)] == [png(9, 1)]
+    assert [image.data for image in shown(given)] == [png(9, 1)] * 2
     named = PromptBuilder("analyst", contents={"0" * 64: b"other"}).build(envelopes)
     check_all(named)
     assert shown(named) == []
     text = named.markdown()
     assert text.count(f"[attached: {reference}]") == 2
+
+
+def pictured(side: int, *, sender: str = "bob", data: bytes | None = None) -> tuple[Any, bytes]:
+    picture = base64.b64decode(png(side, 1)) if data is None else data
+    hash = sha256(picture).hexdigest()
+    reference = Attachment(hash, len(picture), "image/png", f"{side}.png")
+    message = new_envelope("chat", {"text": f"see {side}"}, sender=sender, attachments=[reference])
+    return message, picture
+
+
+def test_pictures_of_messages_follow_their_text_in_every_api() -> None:
+    message, picture = pictured(9)
+    own, _ = pictured(9, sender="analyst")
+    broken, garbage = pictured(7, data=b"no picture")
+    contents = {sha256(one).hexdigest(): one for one in (picture, garbage)}
+    prompt = PromptBuilder("analyst", contents=contents).build([message, own, broken])
+    check_all(prompt)
+    text, image = prompt.messages[0].blocks
+    assert isinstance(text, TextBlock)
+    assert "[attached: 9.png" in text.text
+    assert image == ImageBlock(png(9, 1), "image/png")
+    assert len(shown(prompt)) == 1  # neither the viewer's own, nor what is no picture
+    [asked, *_] = prompt.openai_responses()["input"]
+    assert [part["type"] for part in asked["content"]] == ["input_text", "input_image"]
+    assert prompt.tokens > PromptBuilder("analyst").build([message, own, broken]).tokens
+
+
+def test_older_pictures_of_messages_are_described_and_returned_by_their_handles() -> None:
+    sent = [pictured(side) for side in range(1, MAX_IMAGES + 2)]
+    contents = {sha256(picture).hexdigest(): picture for _, picture in sent}
+    prompt = PromptBuilder("analyst", contents=contents).build([message for message, _ in sent])
+    check_all(prompt)
+    assert len(shown(prompt)) <= MAX_IMAGES
+    change = prompt.report.changed[0]
+    assert (change.id, change.reason) == (sent[0][0].id, "images")
+    assert f"handle {change.handle}" in prompt.markdown()
+    content = prompt.expand(change.handle)["content"]
+    assert content[1] == {"type": "image", "data": png(1, 1), "mimeType": "image/png"}
+
+
+def test_pictures_are_chosen_by_the_log_alone_and_within_bounds() -> None:
+    log = [pictured(side)[0] for side in range(1, 31)]
+    result, _ = pictured(40)
+    for_others = new_envelope(
+        "mcp/response:tools/call:[shot]", {}, sender="cam", to=["bob"],
+        correlation_id="x", attachments=result.attachments,
+    )  # fmt: skip
+    choice = PictureChoice("analyst")
+    chosen = choice.begin([*log, for_others], None)
+    assert [one.name for one in chosen] == [f"{side}.png" for side in range(30, 10, -1)]
+    later = [one for side in range(20, 90) for one in choice.add(pictured(side)[0])]
+    assert [one.name for one in later] == [f"{side}.png" for side in range(31, 71)]
+    large = Attachment("0" * 64, 3_750_001, "image/png", None)
+    fitting = Attachment("1" * 64, 3_750_000, "image/png", None)
+    both = new_envelope("chat", {"text": "x"}, sender="bob", attachments=[large, fitting])
+    assert PictureChoice("analyst").add(both) == [fitting]

@@ -7,7 +7,12 @@ import pytest
 
 from mcpp.cli import main as command_line
 from mcpp_agents.memory import MemoryStoreError
-from mcpp_agents.memory.evaluation.collections import made_dialogues, read_cranfield, read_locomo
+from mcpp_agents.memory.evaluation.collections import (
+    made_dialogues,
+    read_cranfield,
+    read_dialogues,
+    read_locomo,
+)
 from mcpp_agents.memory.evaluation.dialogue_maker import make
 from mcpp_agents.memory.evaluation.measures import bootstrap, ndcg, recall
 from mcpp_agents.memory.search.times import MONTHS
@@ -47,6 +52,45 @@ def test_the_command_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "| plain FTS5 | 0." in out
     assert "| memory, words | 0." in out
     assert "LoCoMo (locomo.json): 2 questions, 3 documents" in out
+
+
+DIALOGUES = """## Ann and Bob
+# D1 2023-05-08
+Ann: I bought a kayak: a red one.
+Bob: Wow!
+temporal | When did Ann buy it? | D1:1
+
+## Cleo and Dan
+# D1
+Cleo: Hello.
+Who greets? | D1:1
+"""
+
+
+@pytest.mark.rule("M-52")
+def test_dialogues_in_plain_text_are_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "dialogues.txt"
+    file.write_text(DIALOGUES)
+    first, second = read_dialogues(file)
+    assert [one.text for one in first.documents] == [
+        "Ann: I bought a kayak: a red one.",
+        "Bob: Wow!",
+    ]
+    assert first.documents[0].valid_at == "2023-05-08"
+    assert second.documents[0].valid_at is None
+    assert [one.type for one in (*first.questions, *second.questions)] == ["temporal", "single"]
+    arguments = ["memory", "bench", "--conversations", "0", "--embedders", "none"]
+    assert command_line.main([*arguments, "--dialogues", str(file)]) == 0
+    assert "dialogues (dialogues.txt): 2 questions, 3 documents" in capsys.readouterr().out
+
+
+def test_a_question_about_a_missing_turn_is_reported(tmp_path: Path) -> None:
+    file = tmp_path / "dialogues.txt"
+    file.write_text(DIALOGUES.replace("| D1:1", "| D1:9"))
+    with pytest.raises(MemoryStoreError, match="no such turns: D1:9"):
+        read_dialogues(file)
 
 
 def test_locomos_format_is_read(tmp_path: Path) -> None:

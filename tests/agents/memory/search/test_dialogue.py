@@ -5,6 +5,7 @@ from datetime import date
 import pytest
 
 from mcpp_agents.memory import MemoryDraft, MemoryStore
+from mcpp_agents.memory.search.dialogue import told_words
 from mcpp_agents.memory.search.times import asks_when, date_terms, mentioned_days, tells_when
 
 
@@ -39,6 +40,35 @@ def test_a_question_about_a_person_prefers_their_own_turns(store: MemoryStore) -
     )
     assert best(store, "Where did Ann find the kayak?")[0] == ids[3]
     assert best(store, "kayak")[0] == ids[0]
+
+
+@pytest.mark.rule("M-50")
+def test_turns_that_tell_something_come_before_questions_and_exclamations(
+    store: MemoryStore,
+) -> None:
+    ids = tell(
+        store,
+        "Bob: A kayak?",
+        "Bob: Hm, well, I see, and then, you know, so it goes.",
+        "Bob: Wow, a kayak!",
+        "Ann: My aunt in Bergen gave me her old kayak, because she had no room for it any more.",
+    )
+    assert best(store, "Whose kayak was it?")[0] == ids[3]
+
+
+@pytest.mark.rule("M-50")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("I've moved. Have you? It's nice!", 4),
+        ("Really?!", 0),
+        ("我搬家了。你呢？", 2),
+        ("", 0),
+        ("?" * 10_000, 0),
+    ],
+)
+def test_words_in_questions_tell_nothing(text: str, words: int) -> None:
+    assert told_words(text) == words
 
 
 @pytest.mark.rule("M-50")

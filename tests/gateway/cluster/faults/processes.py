@@ -93,8 +93,8 @@ class ClusterProcesses:
         return found
 
     async def wait_for_gateway(self, number: int) -> None:
-        """Wait until a gateway accepts connections."""
-        with anyio.fail_after(30):
+        """Wait until a gateway accepts connections. On a busy machine a start takes 20 s."""
+        with anyio.fail_after(120):
             while True:
                 try:
                     stream = await anyio.connect_tcp(self.host(number), self.ports[number])

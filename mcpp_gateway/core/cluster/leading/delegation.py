@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from mcpp.protocol.envelope import Envelope
-from mcpp_gateway.core.cluster.forwarding import PendingCommands
-from mcpp_gateway.core.cluster.leader import FindOwner, FindSettings, Leader
-from mcpp_gateway.core.cluster.leadership import Silence, ranking
+from mcpp_gateway.core.cluster.leading.forwarding import PendingCommands
+from mcpp_gateway.core.cluster.leading.leader import FindOwner, FindSettings, Leader
+from mcpp_gateway.core.cluster.leading.leadership import Silence, ranking
 from mcpp_gateway.core.cluster.messages import JOIN, Command, Forward, encode
 from mcpp_gateway.core.cluster.records import Claim, encode_record
 from mcpp_gateway.core.cluster.replica import Replica
@@ -21,7 +21,8 @@ from mcpp_gateway.core.contexts.hops import Hops
 from mcpp_gateway.core.records import Batch
 from mcpp_gateway.core.sessions import Session
 
-PROBE_SECONDS: Final = 0.025
+PROBE_SECONDS: Final = 0.015
+_SHORTEST_SECONDS: Final = 0.001  # of a timer
 _RESEND_SECONDS: Final = 0.5
 _CLAIM_SECONDS: Final = 1.0
 _RANK_SECONDS: Final = 0.1
@@ -55,8 +56,8 @@ class Delegation:
         self.gateway = gateway
         self.outgoing = PendingCommands()
         self.leader: Leader | None = None  # if it is this gateway
+        self._deciding: Leader | None = None  # the same, until it hands over to its successor
         self.may_lead = False
-        self._steps_down = False  # decides no more: its successor does
         self.refused: dict[str, int] = {}
         self._pod = pod
         self._replica = replica
@@ -120,13 +121,13 @@ class Delegation:
     ) -> None:
         """Ask for a decision on a text of a session of this gateway."""
         outgoing, leader = self.outgoing, self._deciding
-        if not outgoing.commands:
+        if not outgoing.queue:
             self._progress_at = now
-        command = outgoing.add_text(number, session, text, envelope.id, now)
+        pending = outgoing.add_text(number, session, text, envelope.id, now)
         if leader is None:
-            self._unsent.append(command)
+            self._unsent.append(pending.command)
         else:
-            leader.hear(self._origin, command, now, envelope)
+            leader.hear_text((self._origin, number), pending.number, text, envelope, now)
             if leader.is_full:
                 self._seal(leader, now)
         self._wire.wake()
@@ -162,18 +163,22 @@ class Delegation:
             unsent, self._unsent = self._unsent, []
             self._forward(unsent)
 
-    def probe(self, now: float) -> bool:
+    def probe(self, now: float) -> float | None:
         """Ask the leader for a sign of life if it has been quiet while commands wait.
 
         An empty message does: if the leader is not there, the servers say so at once. Commands that
-        it took with it would wait until they are sent again. Return whether commands wait.
+        it took with it would wait until they are sent again. Return the seconds until it is to be
+        asked next; None if no commands wait.
         """
         leader = self._replica.fence.leader
         if self.leader is not None or not self.outgoing or now < self._held_until:
-            return False
-        if leader is not None and now - self._progress_at >= PROBE_SECONDS:
+            return None
+        quiet = now - self._progress_at
+        if 0 <= quiet < PROBE_SECONDS:
+            return max(PROBE_SECONDS - quiet, _SHORTEST_SECONDS)
+        if leader is not None:
             self._wire.forward(leader, encode(Forward(self.origin, ())))
-        return True
+        return PROBE_SECONDS
 
     def limit_hops(self, has_persons: bool) -> None:
         """Begin or stop to limit hops, where a person was added or the last one removed."""
@@ -229,9 +234,9 @@ class Delegation:
             return
         if stalled and leader.in_flight:
             self._progress_at, self._resend_soon = now, False
-            for _, record in leader.in_flight:
-                self._wire.append(record)
-        for origin in () if self._steps_down else leader.origins:
+            for sealed in leader.in_flight:
+                self._wire.append(sealed.data)
+        for origin in () if self._deciding is None else leader.origins:
             gateway = origin.rpartition("/")[0]
             if gateway != self.gateway and self._is_gone(gateway):
                 leader.end_gateway(origin, now)
@@ -267,14 +272,14 @@ class Delegation:
         others = [each for each in self._silence.alive(_ALIVE_SECONDS) if each != self.gateway]
         if others and now - self._claimed_at > _CLAIM_SECONDS:
             self._seal(leader, now)
-            self._steps_down = True
+            self._deciding = None
             self._claim(ranking(self._pod, others)[0], now)
         return not others
 
     def change(self, claim: Claim, now: float) -> None:
         """Follow a claim that counts: stop leading, begin, or send the new leader what waits."""
         if self.leader is not None:
-            self.leader, self._steps_down = None, False
+            self.leader = self._deciding = None
             self._replica.fall_back()
         self._suspected_since = None
         self._unaware_beats = 0
@@ -297,10 +302,6 @@ class Delegation:
             self._wire.wake()
 
     # --- private --------------------------------------------------------------------------------
-
-    @property
-    def _deciding(self) -> Leader | None:
-        return None if self._steps_down else self.leader
 
     def _hear_own(self, leader: Leader, command: Command, now: float) -> None:
         leader.hear(self.origin, command, now)
@@ -327,7 +328,7 @@ class Delegation:
             self._wire.forward(gateway, encode(Forward(self.origin, part)))
 
     def _lead(self, now: float) -> None:
-        self.leader = Leader(
+        self.leader = self._deciding = Leader(
             self._replica,
             self._settings,
             self._owner,

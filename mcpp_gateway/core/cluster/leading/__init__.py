@@ -1,0 +1,1 @@
+"""Who decides for a pod, and how commands reach the gateway that does."""
