@@ -338,10 +338,11 @@ class ClusterLog:
     def _step(self) -> None:
         self._timer = self._loop.call_later(_STEP_SECONDS, self._step)
         now = self._clock()
-        was_suspended = now - self._stepped_at > _SUSPENDED_SECONDS
+        late = now - self._stepped_at
+        was_suspended = late > _SUSPENDED_SECONDS
         self._stepped_at = now
         if was_suspended:
-            self._proved_at = now  # it could not ask
+            self._proved_at += late  # it could not ask
         self._silence.advance(now)
         if now >= self._next_beat:
             self._next_beat = now + _BEAT_SECONDS

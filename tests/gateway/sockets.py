@@ -17,7 +17,7 @@ import mcpp
 from mcpp_gateway import config
 from mcpp_gateway.edge.server import Gateway
 
-BOUND = 10.0  # seconds that a step may take before the test fails
+BOUND = 30.0  # seconds that a step may take before the test fails
 
 
 def token(participant: str) -> str:

@@ -784,15 +784,16 @@ def test_a_touch_on_a_button_that_has_just_moved_is_ignored(
     for number in range(30):
         analyst.chat(f"before {number}")
     first, other = [analyst.propose(name, {}, "files") for name in ("first", "other")]
-    row = page.locator("#log .tone-proposal", has_text="first")
-    row.get_by_text("Approve").evaluate(PRESS_MOVED_BUTTON)
+    rows, cards = page.locator("#log .tone-proposal"), page.locator("#proposals .card")
+    expect(rows).to_have_count(2)
+    rows.filter(has_text="first").get_by_text("Approve").evaluate(PRESS_MOVED_BUTTON)
     analyst.propose("third", {}, "files")
     expect(page.locator("body")).to_have_attribute("data-pressed", other)
-    card = page.locator("#proposals .card", has_text="first")
-    card.get_by_text("Approve").evaluate(PRESS_MOVED_BUTTON)
+    expect(cards).to_have_count(3)
+    cards.filter(has_text="first").get_by_text("Approve").evaluate(PRESS_MOVED_BUTTON)
     analyst.send("mcp/withdraw", {}, to="files", about=first)
     expect(page.locator("body")).to_have_attribute("data-pressed", other)
-    press(page.locator("#proposals .card", has_text="third").get_by_text("Approve"))
+    press(cards.filter(has_text="third").get_by_text("Approve"))
     assert files.receive_kind("mcp/request")["kind"] == "mcp/request:tools/call:third"
 
 

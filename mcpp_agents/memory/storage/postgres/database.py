@@ -75,6 +75,7 @@ class PostgresDatabase:
             min_size=1,
             max_size=max_connections,
             timeout=min(statement_seconds, _POOL_SECONDS),
+            reconnect_timeout=0,  # the next request tries again: no long waits after an outage
             configure=self._configure,
             check=ConnectionPool.check_connection,  # after a restart of the server
             name="mcpp-memory",
