@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from mcpp.errors import AttachmentError, RemoteError, ToolError
 from mcpp.prompts.attached import read_marks
 from mcpp.protocol import rpc
 from mcpp.testing.strategies import json_values
-from tests.interaction.conftest import AnyPod
+from tests.interaction.conftest import AnyPod, SocketPod
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("A-14")]
 
@@ -115,6 +116,22 @@ async def test_a_proposer_gets_nothing_private_of_the_one_that_approves(harness:
         with pytest.raises(RemoteError, match="only for its requester"):
             await proposal.result(10)
         assert not any(each.attachments for each in await heard(eve))
+
+
+@pytest.mark.rule("A-04")
+async def test_more_calls_at_once_than_the_gateway_allows_transfers(sockets: SocketPod) -> None:
+    async with sockets.run(vault()), sockets.connect("ada") as ada:
+        await ada.wait_for_presence("vault", 10)
+        kept = []
+
+        async def keep(number: int) -> None:
+            result = await ada.call("vault", "keep", text=str(number), private=True)
+            kept.append(result.value["kept"])
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(40):
+                tasks.start_soon(keep, number)
+        assert sorted(map(int, kept)) == list(range(40))
 
 
 async def sealed(pod: mcpp.Pod, value: Any, **members: Any) -> Any:
