@@ -49,6 +49,7 @@ MAX_KIND_LENGTH: Final = 512
 HASH_PATTERN: Final = r"[0-9a-f]{64}"  # SHA-256
 _TOKEN: Final = "[A-Za-z0-9!#$&^_.+-]{1,127}"
 MEDIA_TYPE_PATTERN: Final = f"{_TOKEN}/{_TOKEN}(?:;[ -~]{{0,127}})?"
+_UNKNOWN_TYPE: Final = "application/octet-stream"
 # A file name for people: no separators of paths, no control characters, and none that reorder text.
 NAME_PATTERN: Final = r"[^\x00-\x1f/\\\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]{1,255}"
 # RFC 3339 including the calendar, so that the schema and the decoder cannot disagree.
@@ -116,7 +117,8 @@ class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
 
     hash: str
     size: int
-    media_type: str = "application/octet-stream"
+    # By a function: msgspec leaves out what is the default itself, and E-32 requires it.
+    media_type: str = msgspec.field(default_factory=lambda: _UNKNOWN_TYPE)
     name: str | None = None
     private: bool = False
 
