@@ -17,6 +17,7 @@ from mcpp.agent.tools import ToolCall
 from mcpp.buffers import MAX_BUFFER_BYTES
 from mcpp.client.message import Message
 from mcpp.client.tasks import contained
+from mcpp.conversation import private_content
 from mcpp.errors import (
     AttachmentError,
     ConnectionLostError,
@@ -81,7 +82,7 @@ class RequestServer:
                 scope.cancel()
 
     def _start(self, message: Message, problem: Failure | None) -> None:
-        sender, size_bytes = message.sender, message.envelope.size_bytes
+        sender, size_bytes = message.sender, _size_bytes(message)
         if problem is None and not self._take_place(sender, size_bytes):
             problem = Failure(rpc.BUSY, "busy: too many requests at once")
         if problem is not None and not self._refusals.take(sender):
@@ -117,7 +118,7 @@ class RequestServer:
         finally:
             await call.end(is_answered=is_answered)
             self._places.release(message.sender)
-            self._bytes.release(message.sender, message.envelope.size_bytes)
+            self._bytes.release(message.sender, _size_bytes(message))
 
     async def _finish(
         self, message: Message, work: ToolCall | Failure, scope: anyio.CancelScope
@@ -131,7 +132,9 @@ class RequestServer:
                     with spans.serving(message.envelope, message.pod.name) as span:
                         outcome = await self._outcome(message, work)
                         span.record(outcome)
-                        await self._answer(message, outcome, work.response_id)
+                        await self._answer(
+                            message, outcome, work.response_id, is_private=work.is_private
+                        )
                 return True
         except ConnectionLostError:
             pass  # no connection to respond on
@@ -145,6 +148,8 @@ class RequestServer:
         try:
             return await contained(self._call(message, call))
         except Failure as failure:
+            if call.is_private and Kind.parse(message.kind).method == rpc.TOOLS_CALL:
+                return _error_result(failure.message)  # it may quote the arguments
             return failure
         except ThreadLimitError:
             return Failure(rpc.BUSY, "busy: too many threads")
@@ -158,17 +163,46 @@ class RequestServer:
 
         async def serve(message: Message) -> None:
             request = rpc.read_request(message.envelope)
+            params = await self._with_private_arguments(message, request.params, call)
             method = self.methods.get(request.method, _unknown)
-            results.append(await method(request.params, call))
+            results.append(await method(params, call))
 
         await self.hooks.wrapped(serve)(message)
         if not results:
             raise Failure(rpc.INTERNAL_ERROR, "refused by the participant")
         return results[-1]
 
-    async def _answer(self, message: Message, outcome: Any, id: str | None = None) -> None:
+    async def _with_private_arguments(
+        self, message: Message, params: dict[str, Any], call: ToolCall
+    ) -> dict[str, Any]:
+        """Return the parameters of a call with its private arguments in place (A-14)."""
+        reference = private_content.marked(params, private_content.ARGUMENTS, message.attachments)
+        if reference is None:
+            return params
+        call.keep_private()
+        if self._proposals.proposer(message.correlation_id) is not None:
+            # It was approved without them.
+            raise Failure(rpc.INVALID_REQUEST, "private arguments do not fulfil a proposal")
+        if params.get("arguments"):
+            # The gateway has checked capabilities on these.
+            raise Failure(rpc.INVALID_REQUEST, "there are arguments besides the private ones")
+        try:
+            content = await message.pod.fetch(
+                reference, max_bytes=private_content.MAX_ARGUMENTS_BYTES
+            )
+            arguments = private_content.unseal(content)
+        except AttachmentError as error:
+            raise Failure(rpc.INVALID_PARAMS, f"the private arguments: {error}") from None
+        return {**params, "arguments": arguments}
+
+    async def _answer(
+        self, message: Message, outcome: Any, id: str | None = None, *, is_private: bool = False
+    ) -> None:
         kind = Kind.parse(message.kind)._replace(family=kinds.RESPONSE)
         proposer = self._proposals.proposer(message.correlation_id)
+        if is_private and proposer not in (None, message.sender):
+            # The proposer hears every response to its proposal, and reads what is attached.
+            outcome = Failure(rpc.INVALID_REQUEST, "a private result is only for its requester")
         recipients = dict.fromkeys((message.sender, proposer or message.sender))
         context = message.context
 
@@ -192,7 +226,8 @@ class RequestServer:
                 await send(payload, None, attachments)
 
         try:
-            content, attachments = await message.pod.with_references(outcome)
+            private_to = message.sender if is_private and not isinstance(outcome, Failure) else None
+            content, attachments = await message.pod.with_references(outcome, private_to=private_to)
             await send(content, attachments=attachments)
         except AttachmentError as error:
             await send(Failure(rpc.INTERNAL_ERROR, f"the response cannot be attached: {error}"))
@@ -203,11 +238,21 @@ class RequestServer:
             await send(_invalid_result(kind, error))
 
 
+def _size_bytes(message: Message) -> int:
+    """Return what a request may take of memory, with its private arguments."""
+    private = sum(each.size for each in message.attachments if each.private)
+    return message.envelope.size_bytes + min(private, private_content.MAX_ARGUMENTS_BYTES)
+
+
 def _invalid_result(kind: Kind, error: EncodeError) -> Any:
     text = f"the result is invalid: {error}"
     if kind.method == rpc.TOOLS_CALL:
-        return ToolResult([{"type": "text", "text": text}], is_error=True).to_json()
+        return _error_result(text)
     return Failure(rpc.INTERNAL_ERROR, text)
+
+
+def _error_result(text: str) -> dict[str, Any]:
+    return ToolResult([{"type": "text", "text": text}], is_error=True).to_json()
 
 
 async def _unknown(params: dict[str, Any], call: ToolCall) -> Any:

@@ -44,6 +44,7 @@ class ToolCall:
     pod: "Pod"
     envelope: Envelope
     _ended: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
+    _private: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
     _streams: list[TextStream] = field(default_factory=list, repr=False, compare=False)
 
     @property
@@ -54,6 +55,15 @@ class ToolCall:
         and counts for the requester until it ends.
         """
         return self._ended.is_set()
+
+    @property
+    def is_private(self) -> bool:
+        """Whether only the requester receives the result (A-14), as it does in a private call."""
+        return self._private.is_set()
+
+    def keep_private(self) -> None:
+        """Have only the requester receive the result, as an attachment that is private to it."""
+        self._private.set()
 
     async def end(self, *, is_answered: bool) -> None:
         """Note that the request is no longer served."""
@@ -73,8 +83,10 @@ class ToolCall:
         """Publish a piece of the result's text before it is complete.
 
         What is published is not the result: return the whole text in the end. A tool that is an
-        async generator does both by yielding its pieces.
+        async generator does both by yielding its pieces. Nothing of a private result is published.
         """
+        if self.is_private:
+            return
         if not self._streams:
             context = None if self.envelope.context is None else self.envelope.context.id
             self._streams.append(
@@ -117,10 +129,12 @@ class ToolCall:
         Args:
             progress: how much is done, in any unit.
             total: how much there is to do, if known.
-            message: what is being done, for people.
+            message: what is being done, for people; all hear it, so a private call has none.
         """
         if self.pod.is_congested:
             return
+        if self.is_private:
+            message = None
         members = {"progress": progress, "total": total, "message": message}
         params = {name: value for name, value in members.items() if value is not None}
         await self.pod.notify(

@@ -95,7 +95,7 @@ def new_context(
         id=new_id() if id is None else id,
         type=type,
         parent=parent.id if isinstance(parent, Context) else parent,
-        raw_metadata=UNSET if metadata is None else _raw(dict(metadata), "$.context.metadata"),
+        raw_metadata=UNSET if metadata is None else to_raw(dict(metadata), "$.context.metadata"),
     )
 
 
@@ -140,7 +140,7 @@ def new_envelope(
     if not isinstance(extra, Mapping | None):
         raise EncodeError("$", "extra must be a mapping")
     time = clock() if ts is None else ts
-    raw = {name: _raw(value, f"$.{name}") for name, value in (extra or {}).items()}
+    raw = {name: to_raw(value, f"$.{name}") for name, value in (extra or {}).items()}
     for name in ENVELOPE_MEMBERS.intersection(raw):
         raise EncodeError(f"$.{name}", "is defined by the protocol and cannot be an extra member")
     named = [_check_attachment(each) for each in attachments]
@@ -154,7 +154,7 @@ def new_envelope(
         correlation_id=correlation_id,
         context=Context(id=context) if isinstance(context, str) else context,
         raw_attachments=Raw(msgspec.json.encode(named)) if named else UNSET,
-        raw_payload=_raw(payload, "$.payload"),
+        raw_payload=to_raw(payload, "$.payload"),
     )
     try:
         return decode(encode(with_extra(draft, raw)))
@@ -170,7 +170,8 @@ def _check_attachment(value: object) -> Attachment:
     return value
 
 
-def _raw(value: Any, path: str) -> Raw:
+def to_raw(value: Any, path: str) -> Raw:
+    """Return a value as JSON. Raises EncodeError."""
     if isinstance(value, Raw):
         return value  # of another envelope
     try:

@@ -28,7 +28,7 @@ from mcpp.client.scopes.claims import ClaimScope, with_claims
 from mcpp.client.scopes.context_scope import ContextScope
 from mcpp.client.scopes.templates import ContextTemplate
 from mcpp.client.tasks import contained
-from mcpp.conversation import attachments, content
+from mcpp.conversation import attachments, content, private_content
 from mcpp.conversation.cards import PodCards
 from mcpp.errors import ConnectionLostError
 from mcpp.filters import Filter, parse
@@ -37,6 +37,7 @@ from mcpp.payloads import ContextInfo, ParticipantInfo
 from mcpp.protocol import rpc
 from mcpp.protocol.cards import OfferedItem
 from mcpp.protocol.envelope import Attachment, Context, Envelope
+from mcpp.protocol.rpc import ToolResult
 from mcpp.session.claims import HeldClaim
 from mcpp.session.resumption import Delivery, Gap, HistoryEnd
 
@@ -243,6 +244,7 @@ class Pod(PodHistory):
         *,
         name: str | None = None,
         media_type: str | None = None,
+        private: bool = False,
     ) -> Attachment:
         """Upload content, and return a reference to send: `send(…, attachments=[reference])`.
 
@@ -253,10 +255,13 @@ class Pod(PodHistory):
             content: bytes, or the path of a file.
             name: a file name for people; by default that of the file.
             media_type: such as `image/png`; by default by the name.
+            private: only those to which an envelope that names it is addressed may fetch it; all
+                others hear of its hash, size, name and type.
 
         Raises AttachmentError, and EncodeError for a name or type that is not one.
         """
-        return await attachments.upload(self._connection.connector, content, name, media_type)
+        connector = self._connection.connector
+        return await attachments.upload(connector, content, name, media_type, private=private)
 
     @overload
     async def fetch(
@@ -292,15 +297,30 @@ class Pod(PodHistory):
             return await attachments.fetch(connector, attachment, max_bytes)
         return await attachments.fetch_to(connector, attachment, Path(to), max_bytes)
 
-    async def with_references(self, result: Any) -> tuple[Any, list[Attachment]]:
+    async def with_references(
+        self, result: Any, *, private_to: str | None = None
+    ) -> tuple[Any, list[Attachment]]:
         """Return an MCP result with large content uploaded and named instead, and the references.
 
-        Responses of participants are sent this way. Raises AttachmentError.
+        Responses of participants are sent this way. A result that is `private_to` a participant is
+        uploaded completely. Raises AttachmentError.
         """
+        if private_to is not None:
+            reference = await self._attach_privately(result)
+            shown = ToolResult(
+                [{"type": "text", "text": f"The result is attached, for {private_to} only."}],
+                meta=private_content.mark(reference, private_content.RESULT),
+            )
+            return shown.to_json(), [reference]
         limit = self._session.limits.get("max_message_bytes")
         # What surrounds the result takes little: a request's id, names, the references.
         max_bytes = (limit if isinstance(limit, int) else _MAX_MESSAGE_BYTES) * 3 // 4
         return await content.to_references(self._connection.connector, result, max_bytes)
+
+    async def _attach_privately(self, value: Any) -> Attachment:
+        """Upload arguments or a result of a call for the other side only (A-14)."""
+        content = private_content.seal(factory.to_raw(value, "$.payload"))
+        return await self.attach(content, media_type=private_content.MEDIA_TYPE, private=True)
 
     def claim(self, name: str, *, wait: float | None = None) -> ClaimScope:
         """Hold a name that one participant at a time may hold: `async with pod.claim("task-42")`.

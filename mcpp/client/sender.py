@@ -16,6 +16,7 @@ from mcpp.client.connection import Connection
 from mcpp.client.message import Message
 from mcpp.client.pending import PendingResponse
 from mcpp.client.proposals import OpenProposal, ProposalState
+from mcpp.conversation import private_content
 from mcpp.conversation.content import restore
 from mcpp.conversation.text_stream import TextStream
 from mcpp.errors import (
@@ -146,6 +147,7 @@ class Sender:
         context: ContextLike = None,
         on_progress: OnProgress | None = None,
         on_text: OnText | None = None,
+        private: bool = False,
         **named: Any,
     ) -> ToolResult: ...
     @overload
@@ -162,6 +164,7 @@ class Sender:
         context: ContextLike = None,
         on_progress: OnProgress | None = None,
         on_text: OnText | None = None,
+        private: bool = False,
         **named: Any,
     ) -> T: ...
     async def call(
@@ -177,6 +180,7 @@ class Sender:
         context: ContextLike = None,
         on_progress: OnProgress | None = None,
         on_text: OnText | None = None,
+        private: bool = False,
         **named: Any,
     ) -> Any:
         """Call a participant's tool: `await pod.call("files", "read_file", path="notes.md")`.
@@ -193,17 +197,26 @@ class Sender:
             context: another context to call it in.
             on_progress: called with each `Progress` that the tool reports.
             on_text: called with each piece of the result's text that the tool streams.
+            private: keep arguments and result from all other participants, which hear only that
+                the tool is called (A-14).
 
-        Raises AbsentError, NoAnswerError, RemoteError, ToolError (all CallError), Refused, or
-        DecodeError for a result that is not of the type `returns`.
+        Raises AbsentError, NoAnswerError, RemoteError, ToolError (all CallError), Refused,
+        AttachmentError for private arguments that cannot be uploaded, or DecodeError for a result
+        that is not of the type `returns`.
         """
         if arguments is not None and not isinstance(arguments, Mapping):
             raise TypeError(f"pass arguments by name, as in call({to!r}, {tool!r}, text=...)")
-        params = {"name": tool, "arguments": {**(arguments or {}), **named}}
+        params: dict[str, Any] = {"name": tool, "arguments": {**(arguments or {}), **named}}
+        attachments: list[Attachment] = []
+        if private:
+            reference = await self._own_pod._attach_privately(params["arguments"])
+            meta = private_content.mark(reference, private_content.ARGUMENTS)
+            params, attachments = {"name": tool, "arguments": {}, "_meta": meta}, [reference]
         value = await self.request(
             to,
             TOOLS_CALL,
             params,
+            attachments=attachments,
             timeout=timeout,
             wait_for_presence=wait_for_presence,
             context=context,
@@ -228,6 +241,7 @@ class Sender:
         on_progress: OnProgress | None = None,
         on_text: OnText | None = None,
         id: str | None = None,
+        attachments: Iterable[Attachment] = (),
     ) -> Any:
         """Send a JSON-RPC request to a participant and return the result.
 
@@ -245,6 +259,7 @@ class Sender:
             on_progress: called with each `Progress` that the participant reports.
             on_text: called with each piece of text that the participant streams.
             id: the request's id, for a caller that has to know it before the answer arrives.
+            attachments: references that `Pod.attach` returned, or that this participant received.
 
         Raises AbsentError, NoAnswerError, RemoteError or Refused.
         """
@@ -259,7 +274,9 @@ class Sender:
         label = str(name or method)
         with spans.requesting(method, params, id, to, self._own_pod.name) as span:
             payload = rpc.request(id, method, span.inject(params))
-            envelope = self._envelope(kind, payload, [to], correlation_id, target, id=id)
+            envelope = self._envelope(
+                kind, payload, [to], correlation_id, target, id=id, attachments=attachments
+            )
             await self._require(to, label, wait_for_presence)
             response = await self._exchange(envelope, target, label, timeout, on_progress, on_text)
             result = await self._read_result(response, label)

@@ -32,6 +32,8 @@ async def upload(
     content: bytes | str | os.PathLike[str],
     name: str | None,
     media_type: str | None,
+    *,
+    private: bool = False,
 ) -> Attachment:
     """Upload content and return the reference to it. Raises AttachmentError and EncodeError."""
     path = None if isinstance(content, bytes | bytearray | memoryview) else Path(content)
@@ -46,12 +48,12 @@ async def upload(
     if path is None:
         data = bytes(content)  # type: ignore[arg-type]
         digest = (await anyio.to_thread.run_sync(hashlib.sha256, data)).hexdigest()
-        reference = Attachment(digest, len(data), media_type, name)
+        reference = Attachment(digest, len(data), media_type, name, private)
         await blob_transfer(connector).upload(reference.hash, reference.size, _pieces(data))
         return reference
     try:
         digest, size = await anyio.to_thread.run_sync(_digest, path)
-        reference = Attachment(digest, size, media_type, name)
+        reference = Attachment(digest, size, media_type, name, private)
         await blob_transfer(connector).upload(reference.hash, reference.size, _read(path, size))
     except OSError as error:
         raise AttachmentError(None, f"{path}: {error.strerror or error}") from None

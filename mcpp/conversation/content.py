@@ -14,7 +14,7 @@ from typing import Any, Final
 import anyio.to_thread
 import msgspec
 
-from mcpp.conversation import attachments
+from mcpp.conversation import attachments, private_content
 from mcpp.errors import AttachmentError
 from mcpp.prompts.attached import (
     MARKS,
@@ -80,8 +80,12 @@ async def to_references(
 async def restore(connector: Connector, result: Any, named: Sequence[Attachment]) -> Any:
     """Return a result with the content of its references in place. Raises AttachmentError.
 
-    What is marked and not named, or beyond 64 MiB in sum, stays a reference.
+    What is marked and not named, or beyond 64 MiB in sum, stays a reference. A private result
+    (A-14) takes the place of the one that all have heard.
     """
+    if sealed := private_content.marked(result, private_content.RESULT, named):
+        content = await attachments.fetch(connector, sealed, private_content.MAX_RESULT_BYTES)
+        return await anyio.to_thread.run_sync(private_content.unseal, content)
     known = {each.hash: each for each in named}
     contents: dict[str, bytes] = {}
     left, kept = MAX_RESTORED_BYTES, []

@@ -173,6 +173,8 @@ class PictureChoice:
             for each in envelope.attachments if self._reads(envelope) else ():
                 if not _is_picture(each) or each.hash in self._chosen:
                     continue
+                if each.private and not self._is_addressed(envelope):
+                    continue  # it cannot be fetched
                 if self._count < 1 or each.size > self._bytes:
                     return
                 self._count -= 1
@@ -182,8 +184,11 @@ class PictureChoice:
 
     def _reads(self, envelope: Envelope) -> bool:
         if envelope.kind.startswith("mcp/response:"):
-            return self._viewer in (envelope.to or ())
+            return self._is_addressed(envelope)
         return envelope.sender != self._viewer
+
+    def _is_addressed(self, envelope: Envelope) -> bool:
+        return self._viewer in (envelope.to or ())
 
 
 def _is_picture(attachment: Attachment) -> bool:

@@ -278,7 +278,9 @@ def _decode_strictly(data: bytes, max_depth: int = MAX_DEPTH) -> Envelope:
         kind=_text(members["kind"], "$.kind", _KIND),
         correlation_id=_optional_text(members, "correlation_id", "$", _ID_OR_REFERENCE),
         context=None if context is None else _context(bytes(context)),
-        raw_attachments=_attachments(members["attachments"]) if "attachments" in members else UNSET,
+        raw_attachments=_attachments(members["attachments"], is_addressed=to is not None)
+        if "attachments" in members
+        else UNSET,
         raw_payload=members["payload"],
     )
     envelope.__dict__["_size"] = len(data)  # all of it stays in memory, spaces too
@@ -339,7 +341,7 @@ def _recipients(data: bytes) -> tuple[str, ...]:
     return tuple(_text(item, f"$.to[{index}]", _PARTICIPANT) for index, item in items)
 
 
-def _attachments(raw: Raw) -> Raw:
+def _attachments(raw: Raw, *, is_addressed: bool) -> Raw:
     """Check the list of attachments; its bytes stay the sender's (E-32)."""
     data = bytes(raw)
     if not data.startswith(b"["):
@@ -350,13 +352,13 @@ def _attachments(raw: Raw) -> Raw:
     if len(items) > MAX_ATTACHMENTS:
         raise DecodeError("$.attachments", f"has more than {MAX_ATTACHMENTS} items")
     for index, item in enumerate(items):
-        _check_attachment(bytes(item), f"$.attachments[{index}]")
+        _check_attachment(bytes(item), f"$.attachments[{index}]", is_addressed=is_addressed)
     return raw
 
 
-def _check_attachment(data: bytes, path: str) -> None:
+def _check_attachment(data: bytes, path: str, *, is_addressed: bool) -> None:
     members = split_object(data, path)
-    _drop_nulls(members, ("name",))
+    _drop_nulls(members, ("name", "private"))
     for name, rule in (("hash", _HASH), ("size", None), ("media_type", _MEDIA_TYPE)):
         if name not in members:
             raise DecodeError(f"{path}.{name}", "is missing")
@@ -369,6 +371,11 @@ def _check_attachment(data: bytes, path: str) -> None:
     if value != int(value) or not 0 <= value <= MAX_SIZE:
         raise DecodeError(f"{path}.size", f"must be an integer from 0 to {MAX_SIZE}")
     _optional_text(members, "name", path, _NAME)
+    private = bytes(members.get("private", b"false"))
+    if private not in (b"true", b"false"):
+        refuse_type(f"{path}.private", "a boolean", private)
+    if private == b"true" and not is_addressed:
+        raise DecodeError(f"{path}.private", "needs addressees: the envelope has no `to`")
 
 
 def _unknown(members: dict[str, Raw], known: frozenset[str]) -> dict[str, Raw]:

@@ -49,6 +49,7 @@ MAX_KIND_LENGTH: Final = 512
 HASH_PATTERN: Final = r"[0-9a-f]{64}"  # SHA-256
 _TOKEN: Final = "[A-Za-z0-9!#$&^_.+-]{1,127}"
 MEDIA_TYPE_PATTERN: Final = f"{_TOKEN}/{_TOKEN}(?:;[ -~]{{0,127}})?"
+_UNKNOWN_TYPE: Final = "application/octet-stream"
 # A file name for people: no separators of paths, no control characters, and none that reorder text.
 NAME_PATTERN: Final = r"[^\x00-\x1f/\\\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]{1,255}"
 # RFC 3339 including the calendar, so that the schema and the decoder cannot disagree.
@@ -110,17 +111,22 @@ class Context(_Value, frozen=True, eq=False, kw_only=True):
 class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
     """A reference to content that the gateway keeps beside its log, by its SHA-256.
 
-    Type and name are what the sender says. Do not decide by them what is safe.
+    Type and name are what the sender says. Do not decide by them what is safe. The content of a
+    private one can be fetched only by the participants that its envelope addresses (A-13).
     """
 
     hash: str
     size: int
-    media_type: str = "application/octet-stream"
+    # By a function: msgspec leaves out what is the default itself, and E-32 requires it.
+    media_type: str = msgspec.field(default_factory=lambda: _UNKNOWN_TYPE)
     name: str | None = None
+    private: bool = False
 
     def __str__(self) -> str:
         """Return a line for people, such as `photo.png (image/png, 3.1 MB)`."""
-        return f"{self.name or self.hash[:12]} ({self.media_type}, {_readable_size(self.size)})"
+        private = ", private" if self.private else ""
+        facts = f"{self.media_type}, {_readable_size(self.size)}{private}"
+        return f"{self.name or self.hash[:12]} ({facts})"
 
 
 class Envelope(_Value, frozen=True, eq=False, kw_only=True):
@@ -222,7 +228,13 @@ def _read(raw: Raw, type: Any) -> Any:
 
 
 def _attachment(value: dict[str, Any]) -> Attachment:
-    return Attachment(value["hash"], int(value["size"]), value["media_type"], value.get("name"))
+    return Attachment(
+        value["hash"],
+        int(value["size"]),
+        value["media_type"],
+        value.get("name"),
+        value.get("private") is True,
+    )
 
 
 def _readable_size(size: int) -> str:

@@ -76,8 +76,22 @@ _ATTACHMENT: Final[dict[str, Any]] = {
         "size": {"type": "integer", "minimum": 0, "maximum": MAX_SIZE},
         "media_type": {"$ref": "#/$defs/media_type"},
         "name": {"anyOf": [{"$ref": "#/$defs/file_name"}, {"type": "null"}]},
+        "private": {"type": ["boolean", "null"]},
     },
     "maxProperties": MAX_MEMBERS,
+}
+
+_PRIVATE: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["private"],
+    "properties": {"private": {"const": True}},
+}
+_PRIVATE_NEEDS_ADDRESSEES: Final[dict[str, Any]] = {
+    "if": {
+        "required": ["attachments"],
+        "properties": {"attachments": {"type": "array", "contains": _PRIVATE}},
+    },
+    "then": {"required": ["to"], "properties": {"to": {"type": "array"}}},
 }
 
 
@@ -99,6 +113,7 @@ def generate() -> dict[str, Any]:
         "$id": ID,
         "title": f"An envelope of {PROTOCOL}",
         **_object(Envelope, _ENVELOPE),
+        **_PRIVATE_NEEDS_ADDRESSEES,
         "$defs": {
             **texts,
             "context": _object(Context, _CONTEXT),

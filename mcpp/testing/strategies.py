@@ -137,8 +137,8 @@ def contexts() -> st.SearchStrategy[Context]:
     )
 
 
-def attachments() -> st.SearchStrategy[Attachment]:
-    """Return references to content, as envelopes name it."""
+def attachments(*, private: bool = False) -> st.SearchStrategy[Attachment]:
+    """Return references to content, as envelopes name it; `private` includes private ones."""
     types = ("image/png", "text/html;profile=mcp-app", "application/vnd.x+json", "a/b; c=d")
     names = st.text(min_size=1, max_size=20).filter(re.compile(NAME_PATTERN).fullmatch)
     return st.builds(
@@ -147,6 +147,7 @@ def attachments() -> st.SearchStrategy[Attachment]:
         st.integers(min_value=0, max_value=MAX_SIZE),
         st.sampled_from(types),
         st.none() | names,
+        st.booleans() if private else st.just(False),
     )
 
 
@@ -157,18 +158,25 @@ def envelopes(
     senders: st.SearchStrategy[str] | None = None,
 ) -> st.SearchStrategy[Envelope]:
     """Return valid envelopes of every shape; pass strategies to restrict them."""
-    return st.builds(
-        new_envelope,
-        _all_kinds() if kinds is None else kinds,
-        json_values() if payloads is None else payloads,
-        sender=participants() if senders is None else senders,
-        to=st.none() | st.lists(participants(), max_size=3),
-        correlation_id=st.none() | ids() | references(),
-        context=st.none() | contexts(),
-        attachments=st.just(()) | st.lists(_all_attachments(), max_size=3),
-        id=ids(),
-        ts=timestamps(),
-        extra=_unknown_members(ENVELOPE_MEMBERS),
+    return st.one_of(
+        *(
+            st.builds(
+                new_envelope,
+                _all_kinds() if kinds is None else kinds,
+                json_values() if payloads is None else payloads,
+                sender=participants() if senders is None else senders,
+                to=st.lists(participants(), max_size=3) if is_addressed else st.none(),
+                correlation_id=st.none() | ids() | references(),
+                context=st.none() | contexts(),
+                # Only an envelope with addressees may have private ones (E-34).
+                attachments=st.just(())
+                | st.lists(_all_attachments(private=is_addressed), max_size=3),
+                id=ids(),
+                ts=timestamps(),
+                extra=_unknown_members(ENVELOPE_MEMBERS),
+            )
+            for is_addressed in (False, True)
+        )
     )
 
 
@@ -214,6 +222,7 @@ _INSERTIONS: Final = (
     b',"to":null',
     b',"attachments":null',
     b',"attachments":[{"hash":"x","size":1,"media_type":"a/b"}]',
+    b',"private":true',
     b',"note":null',
     b'"\\ud800"',
     b"\\u0041",

@@ -44,6 +44,8 @@ USER_AGENT: Final = f"mcpp-pods/{mcpp.__version__} websockets/{websockets_versio
 _READ_BYTES: Final = 2**18
 _UNFRAGMENTED_TEXT: Final = 0x81  # final, no extension bits, opcode text
 _CLOSE_SECONDS: Final = 1.0
+# Half of what a gateway allows a participant (A-04), which may be connected twice.
+_TRANSFERS: Final = 8
 
 # A line feed at the end of a token, as files have it, would inject another header.
 _is_token = re.compile(r"[A-Za-z0-9._~-]+").fullmatch
@@ -76,6 +78,7 @@ class WebSocketConnector:
     ssl_context: ssl.SSLContext | None = None
     silence_seconds: float = 20.0
     _used: str | None = field(default=None, init=False, repr=False, compare=False)
+    _room: anyio.Semaphore | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def address(self) -> str:
@@ -84,12 +87,14 @@ class WebSocketConnector:
 
     async def upload(self, hash: str, size: int, content: AsyncIterator[bytes]) -> None:
         """Upload a blob with the same token. Raises AttachmentError."""
-        await (await self._blobs()).upload(hash, size, content)
+        async with self._transfers:
+            await (await self._blobs()).upload(hash, size, content)
 
     async def download(self, hash: str) -> AsyncIterator[bytes]:
         """Yield the content of a blob. Raises AttachmentError."""
-        async for piece in (await self._blobs()).download(hash):
-            yield piece
+        async with self._transfers:
+            async for piece in (await self._blobs()).download(hash):
+                yield piece
 
     async def has_newer_token(self) -> bool:
         """Return whether the token has changed since the last connection.
@@ -100,6 +105,13 @@ class WebSocketConnector:
             return await read_token(self.token) != self._used
         except TokenUnavailableError:
             return True
+
+    @property
+    def _transfers(self) -> anyio.Semaphore:
+        """The uploads and downloads at once; others wait, since the gateway would refuse them."""
+        if self._room is None:  # made where an event loop runs
+            self._room = anyio.Semaphore(_TRANSFERS)
+        return self._room
 
     async def _blobs(self) -> BlobAddress:
         try:

@@ -20,13 +20,15 @@ class Principal:
 
     `projects` of None means every project of the organization. A principal with a `home` stands
     for a group that sees every answer (a pod): it has no private items and no diaries, and items
-    stored without a project go to its home project.
+    stored without a project go to its home project. In a call that only one participant sees the
+    answer of, that participant is the `diarist`, whose diary is available.
     """
 
     id: str
     projects: frozenset[str] | None = frozenset()
     organization: str | None = "local"
     home: str | None = None
+    diarist: str | None = None
 
     def __post_init__(self) -> None:
         parts = (self.id, self.organization or "", *(self.projects or ()))
@@ -61,9 +63,10 @@ def scope_for(principal: Principal, *, project: str | None, agent: str | None) -
     """
     organization = _organization(principal)
     if principal.home is not None:
-        if agent is not None:
-            raise AccessDenied("Diaries are not available in a pod")
-        project = project or principal.home
+        if agent is None:
+            project = project or principal.home
+        elif agent != principal.diarist:
+            raise AccessDenied("A diary is available to its own agent only, in a private call")
     if project is not None and principal.projects is not None and project not in principal.projects:
         raise ProjectDenied(project)
     if agent is not None:
@@ -100,11 +103,12 @@ def view_of(
 
 
 def reach_of(principal: Principal) -> View:
-    """Return every scope whose items the principal may name by id, including all its diaries."""
+    """Return every scope whose items the principal may name by id, including its diaries."""
     view = view_of(principal)
-    if principal.home is not None:
+    if principal.home is not None and principal.diarist is None:
         return view
-    diaries = _scope_name(_organization(principal), "diary", principal.id, "")
+    own = () if principal.diarist is None else (principal.diarist,)
+    diaries = _scope_name(_organization(principal), "diary", principal.id, *own, "")
     return View(view.scopes, view.prefixes | {diaries})
 
 

@@ -47,7 +47,7 @@ def item_from_draft(
         created_at=now,
         updated_at=now,
         domain=draft.domain,
-        project=draft.project or principal.home,
+        project=draft.project or (principal.home if draft.agent_id is None else None),
         agent_id=draft.agent_id,
         tags=draft.tags,
         retrieval_keys=tuple(dict.fromkeys((*draft.retrieval_keys, *tasks))),

@@ -97,11 +97,12 @@ class Decisions:
         if not self._journal.accepting:
             return refusals.unavailable()
         named: tuple[str, ...] = ()
+        private: tuple[str, ...] = ()
         if envelope.raw_attachments is not UNSET:
             refusal = self._attachment_refusal(envelope)
             if refusal is not None:
                 return refusal
-            named = tuple(dict.fromkeys(each.hash for each in envelope.attachments))
+            named, private = _named(envelope)
         hops = self.hops if kind == CHAT else None
         if hops is not None and hops.max_hops < (count := hops.count(envelope)):
             return _suspect_loop(hops, envelope, count, lineage)
@@ -126,7 +127,7 @@ class Decisions:
         several = to if to is None or len(to) <= SHORT_LIST else frozenset(to)
         entry = LogEntry(envelope.id, sender, several, kind, lineage, text, (), (), now)
         if named:
-            entry = msgspec.structs.replace(entry, attachments=named)
+            entry = msgspec.structs.replace(entry, attachments=named, private=private)
         return Revival(revived, entry) if revived else entry
 
     def _decide_special(
@@ -182,3 +183,11 @@ def sender_refusal(settings: ParticipantSettings, envelope: Envelope) -> Refusal
     if envelope.kind.startswith("system/"):
         return refusals.reserved_kind(envelope.kind)
     return None
+
+
+def _named(envelope: Envelope) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the blobs that an envelope names, and those that it names only privately (A-13)."""
+    attachments = envelope.attachments
+    public = {each.hash for each in attachments if not each.private}
+    named = tuple(dict.fromkeys(each.hash for each in attachments))
+    return named, tuple(hash for hash in named if hash not in public)

@@ -149,7 +149,7 @@ class PodCore:
         self.origin = state.origin
         self.tree.restore(state.live, state.dormant)
         self.members.cards = Cards(state.cards)
-        self.blobs.restore(state.named)
+        self.blobs.restore(state)
         present = dict.fromkeys(state.present)
         for batch in batches:
             for position, entry in enumerate(batch.entries, batch.position):
@@ -186,7 +186,7 @@ class PodCore:
             fsync,
             self.origin,
             self.members.cards.snapshot(),
-            self.blobs.snapshot(),
+            *self.blobs.snapshot(),
         )
 
     # --- joining and leaving --------------------------------------------------------------------

@@ -45,6 +45,12 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
     # empty `to`, so that the bounds by bytes count the card, too.
     card: bytes = b""
     attachments: tuple[str, ...] = ()  # the hashes of the blobs that the envelope names
+    private: tuple[str, ...] = ()  # those of them that are only for its addressees
+
+    @property
+    def public_attachments(self) -> tuple[str, ...]:
+        """The hashes of the blobs that the envelope names for all that hear it."""
+        return tuple([hash for hash in self.attachments if hash not in self.private])
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
@@ -174,6 +180,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     origin: Origin | None = None
     cards: tuple[CardState, ...] = ()
     named: tuple[NamedState, ...] = ()
+    named_privately: tuple[NamedState, ...] = ()
 
     @property
     def is_fork_beginning(self) -> bool:
@@ -193,6 +200,7 @@ class _EntryRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     erased: bool = False
     card: bytes = b""
     attachments: tuple[str, ...] = ()
+    private: tuple[str, ...] = ()
 
 
 class _BatchRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -273,7 +281,8 @@ def _row(entry: LogEntry) -> tuple[Any, ...]:
     context = None if lineage is None else (lineage.id, lineage.type, lineage.ancestors)
     row = (entry.id, entry.sender, entry.to, entry.kind, context, entry.text)
     if entry.attachments:
-        return (*row, None, (), False, b"", entry.attachments)
+        names = (*row, None, (), False, b"", entry.attachments)
+        return (*names, entry.private) if entry.private else names
     if entry.sender != GATEWAY and not entry.erased:
         return row
     contexts = [(each.id, each.type, each.ancestors) for each in entry.contexts]
@@ -298,4 +307,5 @@ def _entry(found: _EntryRow, time: float) -> LogEntry:
         found.erased,
         found.card,
         found.attachments,
+        found.private,
     )

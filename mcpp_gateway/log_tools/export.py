@@ -87,6 +87,7 @@ class ExportedEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
     text: str
     erased: bool = False
     attachments: tuple[str, ...] = ()  # hashes of blobs, which are in a folder of their own
+    private: tuple[str, ...] = ()  # those of them that are only for the addressees
 
 
 _encode = msgspec.json.Encoder().encode
@@ -202,6 +203,7 @@ def _exported(batch: Batch) -> Iterator[ExportedEntry]:
             text=entry.text.decode(),
             erased=entry.erased,
             attachments=entry.attachments,
+            private=entry.private,
         )
 
 
@@ -333,6 +335,7 @@ class _Importer:
                 tuple(map(_lineage, entry.contexts)),
                 erased=entry.erased,
                 attachments=entry.attachments,
+                private=entry.private,
             )
         )
 

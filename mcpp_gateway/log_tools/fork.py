@@ -128,6 +128,7 @@ class _Forking:
         core = PodCore("fork", (), PodLimits(), new_id=str)
         core.restore(state, batches, 0.0)
         live, dormant = core.tree.snapshot()
+        named, privately = core.blobs.snapshot()
         forked = State(
             str(uuid6.uuid7()),
             last.term if last else state.term,
@@ -140,9 +141,10 @@ class _Forking:
             postponed(live, now - (last.time if last else state.time)),
             dormant,
             origin=Origin(pod, state.epoch, position, id),
-            named=core.blobs.snapshot(),
+            named=named,
+            named_privately=privately,
         )
-        self.named = frozenset(each.hash for each in forked.named)
+        self.named = frozenset(each.hash for each in (*named, *privately))
         self._log.grow()
         self._log.write([NewRecord(STATE, position + 1, now, encode_state(forked))])
         self._log.stop(position + 1, now)

@@ -115,20 +115,25 @@ def erase(
     names = [name for name in disk.names() if segments.is_segment_name(name)]
     contexts: dict[tuple[object, ...], Lineage] = {}  # as it was at different times
     counts: dict[str, int] = {}
-    erased_blobs: set[str] = set()
-    kept_blobs: set[str] = set()
+    erased_blobs, kept_blobs = _BlobNames(), _BlobNames()
     for name in names:
         affected = _affected(disk, name, erasure, kept_blobs)
         counts[name] = len(affected)
-        erased_blobs.update(*(entry.attachments for entry in affected))
+        for entry in affected:
+            erased_blobs.add(entry)
         for context in filter(None, map(erasure.erased_context, affected)):
             contexts[context.id, context.type, context.ancestors] = context
-    gone = frozenset(erased_blobs - kept_blobs)
-    changes = _StateChanges(erasure, gone)
+    changes = _StateChanges(
+        erasure,
+        frozenset(erased_blobs.public - kept_blobs.public),
+        frozenset(erased_blobs.private - kept_blobs.private),
+    )
+    kept = frozenset(kept_blobs.all())
+    gone = frozenset(erased_blobs.all() - kept)
     with_states = {name for name in names if _has_state(disk, name, changes)}
     total = sum(counts.values())
     if not total and not with_states:
-        remove_blobs(gone, frozenset(kept_blobs))
+        remove_blobs(gone, kept)
         return 0
     try:
         for name in names[:-1]:
@@ -145,7 +150,7 @@ def erase(
     before_decision()
     _decide(disk.open(DECISION, create=True))
     finish(disk)
-    remove_blobs(gone, frozenset(kept_blobs))
+    remove_blobs(gone, kept)
     return total
 
 
@@ -177,14 +182,31 @@ class _StateChanges(NamedTuple):
     """What an erasure changes in states: cards, and the names of blobs."""
 
     erasure: Erasure
-    gone: frozenset[str]
+    public: frozenset[str]  # the blobs that are no longer named for all
+    private: frozenset[str]  # and those no longer named for addressees
 
     def apply(self, state: State) -> State:
-        return self.erasure.without_names(self.erasure.without_cards(state), self.gone)
+        without_cards = self.erasure.without_cards(state)
+        return self.erasure.without_names(without_cards, self.public, self.private)
+
+
+class _BlobNames:
+    """The blobs that entries name, for all and for their addressees."""
+
+    def __init__(self) -> None:
+        self.public: set[str] = set()
+        self.private: set[str] = set()
+
+    def add(self, entry: LogEntry) -> None:
+        self.public.update(entry.public_attachments)
+        self.private.update(entry.private)
+
+    def all(self) -> set[str]:
+        return self.public | self.private
 
 
 def _affected(
-    disk: Disk, name: str, erasure: Erasure, kept_blobs: set[str] | None = None
+    disk: Disk, name: str, erasure: Erasure, kept_blobs: _BlobNames | None = None
 ) -> list[LogEntry]:
     """Return the entries of a segment that an erasure changes, without their texts.
 
@@ -203,7 +225,7 @@ def _affected(
             if kept_blobs is not None:
                 for entry in batch.entries:
                     if entry.attachments and not erasure.includes(entry, batch.time):
-                        kept_blobs.update(entry.attachments)
+                        kept_blobs.add(entry)
     return found
 
 

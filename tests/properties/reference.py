@@ -81,10 +81,10 @@ def check(data: bytes) -> None:
         require(type(members["attachments"]) is list and len(members["attachments"]) <= 32)
         require(len(source(text, "attachments").encode()) <= 16_384)
         for item in members["attachments"]:
-            check_attachment(item)
+            check_attachment(item, addressed="to" in members)
 
 
-def check_attachment(item: Any) -> None:
+def check_attachment(item: Any, *, addressed: bool) -> None:
     members = unique(item)
     require(len(members) <= 256)
     matches(members.get("hash"), "[0-9a-f]{64}")
@@ -93,6 +93,9 @@ def check_attachment(item: Any) -> None:
     require(type(size) is float and size == int(size) and 0 <= size <= 2**53 - 1)
     if members.get("name") is not None:
         matches(members["name"], NAME_PATTERN)
+    private = members.get("private")
+    require(private is None or type(private) is bool)
+    require(not private or addressed)
 
 
 def without_nulls(members: dict[str, Any], *optional: str) -> dict[str, Any]:

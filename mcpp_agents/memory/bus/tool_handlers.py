@@ -1,10 +1,12 @@
 """Memory's tools on the bus: the methods `initialize`, `tools/list` and `tools/call`.
 
 The principal of every call is the pod, because every participant sees the response; the calling
-participant is the author of what it stores.
+participant is the author of what it stores. What only the caller sees may be of its diary (M-56).
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import anyio.to_thread
@@ -29,6 +31,10 @@ _AROUND_BYTES: Final = 4_352
 # the next requester waits for one of them, not for a queue (M-39).
 _CONCURRENT_CALLS: Final = 4
 
+# With an `agent_id`, their results are private. That of `remember` is not by itself: its text has
+# been heard by all, unless the call is private.
+_READING: Final = tuple(tool.name for tool in TOOLS if tool.reads_only)
+
 _MCP_VERSION: Final = "2025-06-18"
 
 
@@ -42,19 +48,29 @@ class MemoryToolHandlers:
         self._pod = pod
         self._max_bytes = max(0, max_bytes - _AROUND_BYTES)
 
-    def call(self, name: str, arguments: Any, sender: str) -> ToolResult:
+    def call(
+        self, name: str, arguments: Any, sender: str, *, is_private: bool = False
+    ) -> ToolResult:
         """Call a tool for a participant of the pod.
+
+        Args:
+            name, arguments: of the tool; not checked yet.
+            sender: the participant.
+            is_private: only the participant receives the result, which may contain its diary.
 
         Raises Failure for invalid arguments (P-17); other errors become a result.
         """
-        store = self._store.acting_as(self._pod, author=sender, origin="bus")
+        # What `forget` answers is the id that all have heard.
+        has_diary = is_private or name == "forget"
+        principal = replace(self._pod, diarist=sender) if has_diary else self._pod
+        store = self._store.acting_as(principal, author=sender, origin="bus")
         try:
             answer = store.call(name, arguments)
         except InvalidMemory as error:
             raise Failure(rpc.INVALID_PARAMS, str(error)) from error
         except MemoryStoreError as error:
             return ToolResult([_text(str(error))], is_error=True)
-        if not isinstance(answer, ContextPack):
+        if is_private or not isinstance(answer, ContextPack):
             return ToolResult([_text(text_of(answer))], msgspec.to_builtins(answer))
         pack = fit(answer, self._max_bytes)
         if pack is None:
@@ -70,9 +86,14 @@ def register_tools(agent: Participant, current: Callable[[], MemoryToolHandlers]
 
     async def call_tool(params: dict[str, Any], request: ToolCall) -> Any:
         name, arguments = params.get("name", ""), params.get("arguments", {})
+        if name in _READING and isinstance(arguments, dict) and arguments.get("agent_id"):
+            request.keep_private()
+        call = partial(
+            current().call, name, arguments, request.sender, is_private=request.is_private
+        )
         async with limiter.place(request.sender):
             # In a thread, since the database may wait for a lock or the disk.
-            result = await anyio.to_thread.run_sync(current().call, name, arguments, request.sender)
+            result = await anyio.to_thread.run_sync(call)
         return result.to_json()
 
     agent.method("initialize")(_initialize)

@@ -8,29 +8,24 @@ A blob is kept while an envelope of the log names it, and for a while after each
 ordered: by the position of the last naming and by the time of the last upload, so that looking for
 what has expired costs nothing while there is nothing.
 
-For participants with `hears`, what their filters ask about is kept of the namings, equal ones once,
-the most recent up to a bound in bytes. To all others, one naming is as good as another.
+An attachment may be private: then the envelope is a permission only for its sender and for those
+that it addresses, which may hear it whatever their filters (F-09). Public and private namings are
+kept apart, so that one kind may end before the other (A-13).
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 
 from mcpp.protocol.envelope import Attachment
+from mcpp_gateway.core.attachments.namings import Namings
 from mcpp_gateway.core.hearing.rights import Rights
-from mcpp_gateway.core.journal import entry_bytes
 from mcpp_gateway.core.limits import PodLimits
-from mcpp_gateway.core.records import GrantState, LogEntry, NamedState
+from mcpp_gateway.core.records import LogEntry, NamedState, State
 
 # What a blob counts for at least: as a file, and here.
 _LEAST_BYTES: Final = 4096
-_MAX_GRANT_BYTES: Final = 16_777_216
-_MAX_GRANTS: Final = 256  # of one blob
-
-
-# What filters ask about: sender, to, kind, and the context's id, type and ancestors.
-_Key: TypeAlias = tuple[object, ...]
 
 
 class Blob(msgspec.Struct):
@@ -38,24 +33,6 @@ class Blob(msgspec.Struct):
 
     size: int
     uploads: dict[str, float]
-
-
-class _Naming(msgspec.Struct):
-    """Where the log names a blob."""
-
-    first: int
-    last: int
-    time: float  # of the last one
-    grants: dict[_Key, "_BlobGrant"]  # in the order of their last naming
-
-
-class _BlobGrant(msgspec.Struct):
-    """Equal namings of a blob: an entry without id, text and time, and where it is in the log."""
-
-    entry: LogEntry
-    first: int
-    last: int
-    time: float
 
 
 class QuotaError(Exception):
@@ -69,8 +46,8 @@ class BlobTable:
         self._limits = limits  # of a participant
         self._blobs: dict[str, Blob] = {}
         self._fresh: dict[str, float] = {}  # until when they are kept without a name, in order
-        self._named: dict[str, _Naming] = {}  # in the order of the last naming
-        self._grant_bytes = 0
+        self._public = Namings()
+        self._private = Namings()
         self._used: dict[str, int] = {}  # by participant, reservations included
         self.used_bytes = 0
 
@@ -116,52 +93,20 @@ class BlobTable:
 
     def name(self, entry: LogEntry, position: int) -> None:
         """Take note that an entry of the log names blobs."""
-        said = LogEntry("", entry.sender, entry.to, entry.kind, entry.lineage, b"")
-        key = _key(said)
-        for hash in entry.attachments:
-            naming = self._named.pop(hash, None)
-            if naming is None:
-                naming = _Naming(position, position, entry.time, {})
-            naming.last, naming.time = position, entry.time
-            self._named[hash] = naming
-            grant = naming.grants.pop(key, None)
-            if grant is None:
-                grant = _BlobGrant(said, position, position, entry.time)
-                self._grant_bytes += entry_bytes(said)
-            grant.last, grant.time = position, entry.time
-            naming.grants[key] = grant
-            if len(naming.grants) > _MAX_GRANTS:
-                self._forget_grant(naming)
-        self._bound_grants()
+        if not entry.private:
+            self._public.add(entry.attachments, entry, position)
+            return
+        self._public.add(entry.public_attachments, entry, position)
+        self._private.add(entry.private, entry, position)
 
-    def restore(self, named: Iterable[NamedState]) -> None:
-        """Begin with the namings of a state, oldest first."""
-        self._named.clear()
-        self._grant_bytes = 0
-        for each in named:
-            naming = self._named[each.hash] = _Naming(each.first, each.last, each.time, {})
-            for grant in each.grants:
-                entry = grant.entry()
-                naming.grants[_key(entry)] = _BlobGrant(entry, grant.first, grant.last, grant.time)
-                self._grant_bytes += entry_bytes(entry)
+    def restore(self, state: State) -> None:
+        """Begin with the namings of a state."""
+        self._public.restore(state.named)
+        self._private.restore(state.named_privately)
 
-    def snapshot(self) -> tuple[NamedState, ...]:
-        """Return the namings, oldest first."""
-        return tuple(
-            NamedState(
-                hash,
-                each.first,
-                each.last,
-                each.time,
-                tuple(
-                    [
-                        GrantState.of(grant.entry, grant.first, grant.last, grant.time)
-                        for grant in each.grants.values()
-                    ]
-                ),
-            )
-            for hash, each in self._named.items()
-        )
+    def snapshot(self) -> tuple[tuple[NamedState, ...], tuple[NamedState, ...]]:
+        """Return the public and the private namings, oldest first."""
+        return self._public.snapshot(), self._private.snapshot()
 
     # --- access ---------------------------------------------------------------------------------
 
@@ -176,16 +121,16 @@ class BlobTable:
             return None
         if rights.participant in blob.uploads:
             return blob.size
-        naming = self._named.get(hash)
-        if naming is None or naming.first >= committed:
-            return None
-        if not rights.restricted:
+        if self._public.has_before(hash, committed):
+            if not rights.restricted:
+                return blob.size
+            for entry in self._public.entries(hash, committed):
+                if rights.view(entry) is not None:
+                    return blob.size
+        # No filter keeps an envelope from its sender and addressees (F-09).
+        if any(map(rights.is_own, self._private.entries(hash, committed))):
             return blob.size
-        may_hear = any(
-            grant.first < committed and rights.view(grant.entry) is not None
-            for grant in naming.grants.values()
-        )
-        return blob.size if may_hear else None
+        return None
 
     def unreadable(
         self, rights: Rights, attachments: Sequence[Attachment], committed: int
@@ -205,24 +150,20 @@ class BlobTable:
             start: the oldest position that the log holds.
             now: the present time.
         """
-        gone = []
-        while self._named and (hash := next(iter(self._named))):
-            if self._named[hash].last >= start:
-                break
-            naming = self._named.pop(hash)
-            while naming.grants:
-                self._forget_grant(naming)
-            if hash not in self._fresh:
-                gone.append(hash)
+        forgotten = [*self._public.expire(start), *self._private.expire(start)]
+        gone = [hash for hash in forgotten if hash not in self._fresh and not self._is_named(hash)]
         while self._fresh and (hash := next(iter(self._fresh))):
             if self._fresh[hash] > now:
                 break
             del self._fresh[hash]
-            if hash not in self._named:
+            if not self._is_named(hash):
                 gone.append(hash)
         return [hash for hash in gone if self._remove(hash)]
 
     # --- private --------------------------------------------------------------------------------
+
+    def _is_named(self, hash: str) -> bool:
+        return hash in self._public or hash in self._private
 
     def _remove(self, hash: str) -> bool:
         blob = self._blobs.pop(hash, None)
@@ -239,22 +180,3 @@ class BlobTable:
             self._used[participant] = used
         else:
             self._used.pop(participant, None)
-
-    def _bound_grants(self) -> None:
-        """Forget grants of the blobs that were named least recently, while there are too many."""
-        if self._grant_bytes <= _MAX_GRANT_BYTES:
-            return
-        for naming in self._named.values():
-            while naming.grants and self._grant_bytes > _MAX_GRANT_BYTES:
-                self._forget_grant(naming)
-
-    def _forget_grant(self, naming: _Naming) -> None:
-        grant = naming.grants.pop(next(iter(naming.grants)))
-        self._grant_bytes -= entry_bytes(grant.entry)
-
-
-def _key(entry: LogEntry) -> _Key:
-    # Lineages are compared by identity; two of one context that say the same are the same here.
-    lineage = entry.lineage
-    context = None if lineage is None else (lineage.id, lineage.type, lineage.ancestors)
-    return entry.sender, entry.to, entry.kind, context

@@ -122,6 +122,7 @@ class Replica:
     def snapshot(self) -> ClusterState:
         """Return the state after the last batch, whose checkpoint was reached, or as a follower."""
         live, dormant = self._base or self.tree.snapshot()
+        named, privately = self.blobs.snapshot()
         state = State(
             self.epoch,
             self.fence.term,
@@ -133,7 +134,8 @@ class Replica:
             live,
             dormant,
             cards=self.cards.snapshot(),
-            named=self.blobs.snapshot(),
+            named=named,
+            named_privately=privately,
         )
         return ClusterState(
             1,
@@ -160,7 +162,7 @@ class Replica:
         self.granted = dict(state.granted)
         for card in inner.cards:
             self.cards.set(card.participant, card.text)
-        self.blobs.restore(inner.named)
+        self.blobs.restore(inner)
 
 
 def apply_note(

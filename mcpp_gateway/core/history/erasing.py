@@ -18,7 +18,7 @@ from mcpp.protocol.codec import decode
 from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import GATEWAY, PROTOCOL
 from mcpp_gateway.core.joining.cards import updated_participant
-from mcpp_gateway.core.records import UNKNOWN_TYPE, LogEntry, State
+from mcpp_gateway.core.records import UNKNOWN_TYPE, LogEntry, NamedState, State
 from mcpp_gateway.core.system_envelopes import system, timestamp
 
 _encode = msgspec.json.Encoder().encode
@@ -60,15 +60,29 @@ class Erasure:
             return state
         return msgspec.structs.replace(state, cards=tuple(kept))
 
-    def without_names(self, state: State, gone: Container[str]) -> State:
-        """Return a state without the namings that are to be erased; none of blobs that are gone."""
+    def without_names(self, state: State, public: Container[str], private: Container[str]) -> State:
+        """Return a state without the namings that are to be erased.
+
+        Args:
+            state: the state.
+            public: the blobs that no other entry names for all.
+            private: the blobs that no other entry names for its addressees.
+        """
+        named = self._without(state.named, public)
+        privately = self._without(state.named_privately, private)
+        if (named, privately) == (state.named, state.named_privately):
+            return state
+        return msgspec.structs.replace(state, named=named, named_privately=privately)
+
+    def _without(
+        self, named: tuple[NamedState, ...], gone: Container[str]
+    ) -> tuple[NamedState, ...]:
         kept = []
-        for each in state.named:
+        for each in named:
             grants = [one for one in each.grants if not self.includes(one.entry(), one.time)]
             if each.hash not in gone:
                 kept.append(msgspec.structs.replace(each, grants=tuple(grants)))
-        named = tuple(kept)
-        return state if named == state.named else msgspec.structs.replace(state, named=named)
+        return tuple(kept)
 
     def erased_context(self, entry: LogEntry) -> Lineage | None:
         """Return the context that is erased, as far as an entry in it or below it tells."""
@@ -133,4 +147,5 @@ def tombstone(entry: LogEntry, time: float) -> LogEntry:
         text=_encode(envelope),
         erased=True,
         attachments=(),
+        private=(),
     )

@@ -196,6 +196,18 @@ def test_the_same_envelope_always_becomes_the_same_bytes(envelope: Envelope) -> 
     assert first is None or mcpp.decode(first).payload == envelope.payload
 
 
+@pytest.mark.rule("P-90", "A-13")
+@given(envelopes(), st.booleans())
+def test_what_is_attached_in_one_pod_is_not_named_in_the_other(
+    envelope: Envelope, is_as_is: bool
+) -> None:
+    private = mcpp.Attachment("a" * 64, 5, "text/plain", private=True)
+    named = chat(to=["bob"], attachments=[private])
+    for sent in (envelope, named):
+        found = mirror(as_is=("*",) if is_as_is else ()).translate(sent)
+        assert found is None or (found.attachments, "attachments" in found.extra) == ((), False)
+
+
 def test_long_ids_stay_within_the_bound() -> None:
     reference = Reference("p" * 64, "i" * 128)
     assert len(mirrored_id(reference)) <= 128

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 import mcpp
+from mcpp.testing import MemoryPod
 from mcpp_agents.memory import MemoryStore
+from mcpp_agents.memory.bus.participant import MemoryAgent
 
 DOCS = Path(__file__).parents[3] / "docs" / "memory.md"
-LIBRARY, WIRING = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+LIBRARY, DIARY, WIRING = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
 
 
 def run(code: str) -> dict[str, Any]:
@@ -27,6 +29,14 @@ def test_the_library_example_prints_a_pack(
     printed = capsys.readouterr().out
     assert "### Refresh tokens rotate" in printed
     assert "cookies" not in printed  # it is superseded
+
+
+@pytest.mark.anyio
+async def test_the_diary_example_returns_what_it_has_written(store: MemoryStore) -> None:
+    pod = MemoryPod()
+    async with pod.run(MemoryAgent(store).participant), pod.connect("ann") as ann:
+        await ann.wait_for_presence("memory", 20)
+        assert "On Fridays nobody answers." in (await run(DIARY)["keep_a_diary"](ann)).text
 
 
 def test_the_wiring_example_records_and_answers(store: MemoryStore) -> None:

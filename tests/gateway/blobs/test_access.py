@@ -72,11 +72,19 @@ class AttachmentPod:
             return True
         if blob not in self.uploads:
             return False
-        hears = self.hears[name]
         return any(
-            not hears or may_hear(name, hears, envelope, lineage)
+            self.is_permitted(name, blob, envelope, lineage)
             for envelope, lineage in self.named(blob)
         )
+
+    def is_permitted(self, name: str, blob: str, envelope: dict[str, Any], lineage: Any) -> bool:
+        hears = self.hears[name]
+        if hears and not may_hear(name, hears, envelope, lineage):
+            return False
+        if name == envelope["from"] or name in envelope.get("to", ()):
+            return True
+        attachments = [each for each in envelope["attachments"] if each["hash"] == blob]
+        return not all(each.get("private") for each in attachments)
 
     def upload(self) -> None:
         name, blob = self.random.choice(GUESTS), self.random.choice(BLOBS)
@@ -89,9 +97,16 @@ class AttachmentPod:
         members: dict[str, Any] = {}
         if random.random() < 0.5:
             members["context"] = {"id": random.choice(IDS), "type": random.choice(TYPES)}
-        if random.random() < 0.3:
+        if random.random() < 0.5:
             members["to"] = [random.choice(GUESTS)]
-        attachments = [{"hash": blob, "size": SIZE, "media_type": "a/b"} for blob in blobs]
+        attachments: list[dict[str, Any]] = [
+            {"hash": blob, "size": SIZE, "media_type": "a/b"} for blob in blobs
+        ]
+        if "to" in members:
+            for each in attachments:
+                each["private"] = random.random() < 0.7
+            if random.random() < 0.2:  # the same, named for all
+                attachments += [each | {"private": False} for each in attachments]
         allowed = all(self.may_read(name, blob) for blob in blobs)
         client = self.clients[name]
         before = len(client.errors)
@@ -101,6 +116,8 @@ class AttachmentPod:
 
     def pass_time(self) -> None:
         self.harness.now += self.random.choice((0.1, 1.0, 15.0))
+
+    def expire(self) -> None:
         pod = self.harness.pod
         gone = pod.blobs.expire(pod.journal.start, self.harness.now)
         for blob in list(self.uploads):
@@ -125,8 +142,7 @@ class AttachmentPod:
         """Go on with a table that is read back from a state."""
         pod = self.harness.pod
         state = pod.snapshot(term=1, index=1, boot="", now=self.harness.now)
-        named = decode_state(encode_state(state)).named
-        pod.blobs.restore(named)
+        pod.blobs.restore(decode_state(encode_state(state)))
         assert isinstance(state, State)
 
     def used(self) -> None:
@@ -135,7 +151,7 @@ class AttachmentPod:
         assert len(table) == len(self.uploads)
 
 
-@pytest.mark.rule("A-06", "A-09")
+@pytest.mark.rule("A-06", "A-09", "A-13")
 @pytest.mark.parametrize("seed", range(6))
 def test_access_is_what_the_log_and_the_uploads_say(seed: int) -> None:
     random = Random(seed)
@@ -143,6 +159,7 @@ def test_access_is_what_the_log_and_the_uploads_say(seed: int) -> None:
     steps = [pod.upload] * 3 + [pod.send] * 12 + [pod.pass_time] * 2 + [pod.restart]
     for _ in range(120):
         random.choice(steps)()
+        pod.expire()
         if random.random() < 0.05:
             pod.change_rights()
         pod.check()

@@ -107,6 +107,28 @@ async def test_references_work_over_sockets(tmp_path: Path) -> None:
             assert large.value.status == 413
 
 
+@pytest.mark.rule("A-13", "E-34")
+async def test_private_content_is_for_the_addressees() -> None:
+    pod = MemoryPod()
+    async with (
+        pod.connect("alice") as alice,
+        pod.connect("bob") as bob,
+        pod.connect("carol") as carol,
+    ):
+        reference = await alice.attach(PICTURE, name="plan.png", private=True)
+        with pytest.raises(EncodeError, match="no `to`"):
+            await alice.send("chat", "for nobody", attachments=[reference])
+        await alice.send("chat", "for you", to="bob", attachments=[reference])
+        for each in (bob, carol):
+            while not (message := await anext(each)).attachments:
+                pass  # presence
+            assert str(message.attachments[0]) == "plan.png (image/png, 500.0 kB, private)"
+        assert await bob.fetch(reference) == PICTURE
+        with pytest.raises(AttachmentError) as unknown:
+            await carol.fetch(reference)
+        assert unknown.value.status == 404
+
+
 @pytest.mark.rule("A-08")
 def test_a_live_part_grants_nothing() -> None:
     harness = PodHarness("alice", "bob")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mcpp import EncodeError, Kind, decode, encode, new_context, new_envelope
+from mcpp import Attachment, EncodeError, Kind, decode, encode, new_context, new_envelope
 from mcpp.payloads import Chat
 
 NOON = datetime(2025, 8, 31, 12, tzinfo=UTC)
@@ -124,3 +124,11 @@ def test_metadata_is_a_mapping() -> None:
     assert new_context(metadata=MappingProxyType({"a": 1})).metadata == {"a": 1}
     with pytest.raises(EncodeError):
         new_context(metadata=[1])  # type: ignore[arg-type]
+
+
+@pytest.mark.rule("E-32")
+def test_a_reference_of_no_particular_type_says_so() -> None:
+    reference = Attachment("a" * 64, 5)
+    sent = new_envelope("chat", {}, sender="ann", attachments=[reference])
+    assert b'"media_type":"application/octet-stream"' in encode(sent)
+    assert sent.attachments == (reference,)

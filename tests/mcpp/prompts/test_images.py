@@ -5,6 +5,8 @@ from hashlib import sha256
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
 from mcpp import Attachment, new_envelope
 from mcpp.model_prompts import PictureChoice
 from mcpp.prompts import CachePolicy, ImageBlock, Prompt, PromptBuilder, ResultBlock, TextBlock
@@ -190,3 +192,11 @@ def test_pictures_are_chosen_by_the_log_alone_and_within_bounds() -> None:
     fitting = Attachment("1" * 64, 3_750_000, "image/png", None)
     both = new_envelope("chat", {"text": "x"}, sender="bob", attachments=[large, fitting])
     assert PictureChoice("analyst").add(both) == [fitting]
+
+
+@pytest.mark.rule("A-13")
+def test_a_private_picture_for_others_is_not_chosen() -> None:
+    private = Attachment("1" * 64, 5, "image/png", None, private=True)
+    said = new_envelope("chat", {"text": "x"}, sender="bob", to=["carol"], attachments=[private])
+    assert PictureChoice("analyst").add(said) == []
+    assert PictureChoice("carol").add(said) == [private]

@@ -28,7 +28,7 @@ export class AttachmentsView {
       type && this._picture(attachment, type, name, problem),
       h("button", { class: "link", "data-keep": `save-${attachment.hash}`, title: "Download", on: { click: () => this._save(attachment, name, problem) } },
         h("span", { dir: "auto" }, reveal(name))),
-      " ", h("span", { class: "quiet" }, `${reveal(attachment.media_type.slice(0, 80))}, ${sizeText(attachment.size)}`),
+      " ", h("span", { class: "quiet" }, `${reveal(attachment.media_type.slice(0, 80))}, ${sizeText(attachment.size)}${attachment.private === true ? ", private" : ""}`),
       " ", problem);
   }
 

@@ -238,8 +238,10 @@ async def test_items_that_participants_store_are_no_summaries(store: MemoryStore
         ):
             with pytest.raises(RemoteError, match="must not"):
                 await ann.call("memory", "remember", {**draft, **more})
-        with pytest.raises(ToolError, match="Diaries"):
-            await ann.call("memory", "remember", {**draft, "agent_id": "system:summaries"})
+        forgery = {**draft, "agent_id": "system:summaries"}
+        for private in (False, True):
+            with pytest.raises(ToolError, match="its own agent only"):
+                await ann.call("memory", "remember", forgery, private=private)
         assert summaries.read() == []
 
 
