@@ -291,8 +291,8 @@ class ClusterLog:
         while True:
             await asyncio.sleep(_ASK_SECONDS)
             try:
-                await self._streams.info(self._streams.state_stream)
-                self._proved_at = self._clock()
+                if await self._streams.has_leader(self._streams.state_stream):
+                    self._proved_at = self._clock()
             except LinkError as error:
                 logger.debug("JetStream does not answer", extra={"reason": str(error)})
 

@@ -253,6 +253,14 @@ class Streams:
                 return None
             raise
 
+    async def has_leader(self, stream: str) -> bool:
+        """Return whether a stream has a leader, which only a majority elects. Raises LinkError.
+
+        A server without a majority still describes the stream, but names no leader.
+        """
+        info = await self.info(stream)
+        return info is not None and ("cluster" not in info or "leader" in info["cluster"])
+
     async def stored(self, stream: str, **wanted: object) -> tuple[int, bytes] | None:
         """Return a message, by `seq` or `last_by_subj`, with its number; None if there is none.
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -18,6 +18,7 @@ from mcpp import Options
 from mcpp_gateway import config
 from mcpp_gateway.cluster import cluster_log
 from mcpp_gateway.cluster.cluster_log import ClusterLog, new_link
+from mcpp_gateway.cluster.nats_link import LinkError
 from mcpp_gateway.cluster.nats_servers import NatsServers
 from mcpp_gateway.cluster.streams import Streams
 from mcpp_gateway.config import Config, ConfigError
@@ -257,6 +258,20 @@ async def test_without_its_log_a_gateway_neither_echoes_nor_refuses(nats: NatsSe
         assert "200" in await get(only, "/healthz")
 
 
+async def answered_has_leader(found: Config) -> bool:
+    """Return whether the states have a leader, by the first answer of a server."""
+    link = new_link(found.cluster, "test")
+    await link.connect()
+    streams = Streams(link, 3, found.log.retention)
+    try:
+        with anyio.fail_after(60):
+            while True:
+                with suppress(LinkError):
+                    return await streams.has_leader(streams.state_stream)
+    finally:
+        await link.close()
+
+
 @pytest.mark.rule("G-53")
 async def test_an_idle_gateway_notices_that_its_servers_have_no_majority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -276,6 +291,8 @@ async def test_an_idle_gateway_notices_that_its_servers_have_no_majority(
                 process.wait()
             await eventually(lambda: not only.is_log_reachable, 60)
             assert "503" in await get(only, "/healthz")
+            assert not await answered_has_leader(found)
+            assert not only.is_log_reachable
             for number in range(2):
                 servers.start_one(number)
             await eventually(lambda: only.is_log_reachable, 60)
