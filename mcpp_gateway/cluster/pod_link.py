@@ -23,11 +23,16 @@ logger = logging.getLogger("mcpp.gateway")
 _REPAIR_SECONDS: Final = 0.25
 _LIVE_BYTES: Final = 262_144
 _RETRY_SECONDS: Final = 0.5
+_REFUSED_LOG_SECONDS: Final = 10.0
+
+
+class _AckError(msgspec.Struct):
+    description: str = ""
 
 
 class _Ack(msgspec.Struct):
     seq: int = 0
-    error: msgspec.Raw | None = None
+    error: _AckError | None = None
 
 
 _decode_ack = msgspec.json.Decoder(_Ack).decode
@@ -65,6 +70,7 @@ class PodLink:
         self._awake = False
         self._probing = False
         self._is_reported = False  # that the log holds records of a newer version
+        self._refused_at = float("-inf")  # when a refused record was logged last
         self._live: list[bytes] = []  # parts for the other gateways, of this tick
         self._live_bytes = 0
         self._early: list[tuple[int, bytes]] = []  # records that came before the log was read
@@ -138,11 +144,14 @@ class PodLink:
 
     def receive_ack(self, message: NatsMessage) -> None:
         """Take the log's answer to a record of this gateway."""
-        ack = _Ack() if message.status else _decode_ack(message.data)
-        if message.status or ack.error is not None:
+        if message.status:  # no server is responsible now: another one is being elected
             self.pod.delegation.append_failed()
-        else:
+            return
+        ack = _decode_ack(message.data)
+        if ack.error is None:
             self._ordering.expect(ack.seq)
+        else:  # such as no space: not to be tried again sooner than anything else
+            self._report_refused(ack.error.description)
 
     def receive_beat(self, gateway: str, beat: PodBeat | None) -> None:
         """Take a beat of another gateway, with the end of the log if it leads this pod."""
@@ -247,6 +256,13 @@ class PodLink:
                 "the log holds records of a newer version: this gateway follows, but never leads"
             )
             logger.warning(reason, extra={"pod": self._name})
+
+    def _report_refused(self, reason: str) -> None:
+        now = self._loop.time()
+        if now >= self._refused_at + _REFUSED_LOG_SECONDS:
+            self._refused_at = now
+            facts = {"pod": self._name, "reason": reason}
+            logger.error("JetStream does not accept records", extra=facts)
 
     def _flush(self) -> None:
         self._awake = False

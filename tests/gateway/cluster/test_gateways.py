@@ -273,6 +273,33 @@ async def answered_has_leader(found: Config) -> bool:
 
 
 @pytest.mark.rule("G-53")
+async def test_what_jetstream_refuses_is_reported_with_its_reason(
+    nats: NatsServers, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = configure(nats)
+    link = new_link(found.cluster, "operator")
+    await link.connect()
+    streams = Streams(link, 1, found.log.retention)
+    try:
+        async with (
+            gateways(found, 1) as (gateway,),
+            mcpp.connect(url(gateway), token=token("a"), options=QUICK) as a,
+        ):
+            known = await streams.info(streams.log_stream("demo"))
+            assert known is not None
+            sealed = {**known["config"], "sealed": True}
+            await streams.call(f"STREAM.UPDATE.{streams.log_stream('demo')}", sealed)
+            await a.send("chat", "late", wait=False)
+            refused = "JetStream does not accept records"
+            await eventually(lambda: refused in caplog.messages)
+        (record,) = [each for each in caplog.records if each.getMessage() == refused]
+        assert "sealed" in record.reason  # type: ignore[attr-defined]
+        assert "cluster connection" not in caplog.messages  # as an error of ours would be shown
+    finally:
+        await link.close()
+
+
+@pytest.mark.rule("G-53")
 async def test_an_idle_gateway_notices_that_its_servers_have_no_majority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
