@@ -15,7 +15,7 @@ from mcpp_gateway.core.cluster.leading.delegation import PROBE_SECONDS
 from mcpp_gateway.core.cluster.messages import Forward, PodBeat, RelayedParts, encode
 from mcpp_gateway.core.cluster.ordering import Ordering
 from mcpp_gateway.core.cluster.pod import ClusterPod
-from mcpp_gateway.core.cluster.records import ClusterState
+from mcpp_gateway.core.cluster.records import ClusterState, decode_bare, shows_loss
 from mcpp_gateway.core.effects import Effect
 
 logger = logging.getLogger("mcpp.gateway")
@@ -192,6 +192,9 @@ class PodLink:
         if self._ordering.next == 1:
             state = await self._streams.load_state(self._name)
         at = self._ordering.next
+        if state is not None and state.sequence > end:
+            reason = f"has lost its end: it has {end} records, and a state of {state.sequence}"
+            raise StreamLostError(f"the log of pod {self._name!r} {reason}")
         if state is not None:
             self.pod.begin(state)
             at = state.window_sequence
@@ -220,6 +223,8 @@ class PodLink:
         if not self.is_open:
             self._early.append((sequence, data))
             return
+        if sequence < self._ordering.next:
+            self._check_place(sequence, data)
         for each, record in self._ordering.add(sequence, data):
             self._apply(each, record)
 
@@ -229,6 +234,21 @@ class PodLink:
             self._apply(each, record)
         for each, record in self._ordering.add(sequence, data):
             self._apply(each, record)
+
+    def _check_place(self, sequence: int, data: bytes) -> None:
+        """End the process if the log has lost its end, and so stores at a place a second time.
+
+        This gateway would go on from records that no other one finds (N-14). A record that merely
+        comes late, or again, shows nothing.
+        """
+        try:
+            record = decode_bare(data)
+        except msgspec.DecodeError:
+            return
+        if record is not None and shows_loss(sequence, record):
+            known = f"{self._ordering.next - 1} records were applied here"
+            reason = f"the log of pod {self._name!r} has lost its end: {known}"
+            self._on_failure(StreamLostError(f"{reason}, and record {sequence} is stored anew"))
 
     async def _check_gap(self, wanted: int, found: int) -> None:
         """Raise StreamLostError if records were deleted before they were read here."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import uuid6
 
+from mcpp.errors import McppError
 from mcpp_gateway.blobs.folder import FolderStore
 from mcpp_gateway.blobs.service import BlobService
 from mcpp_gateway.blobs.store import BlobStore, BlobStoreError
@@ -538,9 +539,10 @@ class Gateway:
 def _end_process(error: BaseException) -> None:
     """End the process at once after a write to a log failed: nothing may be sent any more (G-54).
 
-    A write or sync that failed is not tried again: the kernel may have dropped the data.
+    A write or sync that failed is not tried again: the kernel may have dropped the data. The same
+    if a cluster's log has lost what was applied here (N-14).
     """
-    known = isinstance(error, OSError)
+    known = isinstance(error, OSError | McppError)
     logger.critical("cannot write the log, exiting: %s", error, exc_info=None if known else error)
     for handler in logging.getLogger("mcpp").handlers:
         handler.flush()

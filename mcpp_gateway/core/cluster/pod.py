@@ -36,6 +36,8 @@ from mcpp_gateway.core.cluster.records import (
     ClusterState,
     Note,
     decode_record,
+    epoch_after_loss,
+    shows_loss,
 )
 from mcpp_gateway.core.cluster.replica import Replica, is_join
 from mcpp_gateway.core.cluster.wire import ClusterOptions, Wire
@@ -301,6 +303,8 @@ class ClusterPod(PodCore):
             return []
         if record is None or record.version > VERSION:
             self.outdated, self.delegation.may_lead = True, False
+        if record is not None and shows_loss(sequence, record):
+            self.replica.epoch = self.epoch = epoch_after_loss(self.replica.epoch, sequence)
         if isinstance(record, Claim):
             return self._apply_claim(record, now)
         if record is None or not self.replica.fence.admits(record.batch):

@@ -15,6 +15,7 @@ apply what a newer one has written; but it no longer claims the leadership (N-09
 """
 
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -82,6 +83,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     time: float
     epoch: str  # of the log, if this is its first record
     version: int = VERSION
+    applied: int = 0  # the sequence number of the last record that its gateway had applied
 
 
 class SessionState(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -159,7 +161,8 @@ def encode_record(record: Record) -> bytes:
     """Return a record as bytes."""
     if isinstance(record, Claim):
         body = (record.term, record.gateway, record.time, record.epoch)
-        return _encode((record.version, _CLAIM, body))
+        row = (record.version, _CLAIM, body)
+        return _encode((*row, {}, (), record.applied) if record.applied else row)
     batch = Raw(encode_batch(record.batch))
     known = record.applied, record.expected
     return _encode((record.version, _BATCH, batch, record.heard, record.notes, *known))
@@ -175,7 +178,7 @@ def decode_record(data: bytes) -> Record | None:
         batch = decode_batch(bytes(row.body))
         known = row.applied, row.expected
         return ClusterBatch(batch, row.heard, row.notes, row.version, *known)
-    return _claim(row.body, row.version) if row.kind == _CLAIM else None
+    return _claim(row.body, row.version, row.applied) if row.kind == _CLAIM else None
 
 
 def decode_bare(data: bytes) -> BareBatch | Claim | None:
@@ -187,12 +190,25 @@ def decode_bare(data: bytes) -> BareBatch | Claim | None:
     if row.kind == _BATCH:
         payload = bytes(row.body)
         return BareBatch(decode_batch_head(payload), payload, row.applied, row.expected)
-    return _claim(row.body, row.version) if row.kind == _CLAIM else None
+    return _claim(row.body, row.version, row.applied) if row.kind == _CLAIM else None
 
 
-def _claim(body: Raw, version: int) -> Claim:
+def shows_loss(sequence: int, record: Record | BareBatch) -> bool:
+    """Return whether a record shows that the log has lost its end (N-14).
+
+    Its gateway had applied a record that is not before it.
+    """
+    return record.applied >= sequence
+
+
+def epoch_after_loss(epoch: str, sequence: int) -> str:
+    """Return the epoch that a record which shows a loss begins, the same at every gateway."""
+    return blake2b(f"{epoch} {sequence}".encode(), digest_size=16).hexdigest()
+
+
+def _claim(body: Raw, version: int, applied: int) -> Claim:
     claim = _decode_claim(body)
-    return Claim(claim.term, claim.gateway, claim.time, claim.epoch, version)
+    return Claim(claim.term, claim.gateway, claim.time, claim.epoch, version, applied)
 
 
 def encode_cluster_state(state: ClusterState) -> bytes:

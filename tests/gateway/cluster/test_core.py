@@ -367,6 +367,22 @@ def test_a_state_is_stored_in_a_quiet_pod_too() -> None:
     assert len(world.log) == before + 1  # nothing new, so nothing to store
 
 
+@pytest.mark.rule("G-16", "N-14")
+def test_a_record_at_a_place_that_its_gateway_had_passed_begins_a_new_epoch_for_all() -> None:
+    world = settled_world()
+    before = {each.pod.epoch for each in world.gateways.values()}
+    term, end = leader(world).pod.replica.fence.term, len(world.log)
+    world._store(encode_record(Claim(term + 1, "ahead", 0.0, "", applied=end)), None)
+    world.run(0.1)
+    assert {each.pod.epoch for each in world.gateways.values()} == before
+    world._store(encode_record(Claim(term + 2, "ahead", 0.0, "", applied=end + 2)), None)
+    world.run(0.1)
+    late = world.start_gateway()
+    (after,) = {each.pod.epoch for each in world.gateways.values()}
+    assert {after} != before
+    assert late.pod.replica.snapshot().state.epoch == after
+
+
 @pytest.mark.rule("N-09")
 def test_a_gateway_that_meets_a_newer_version_applies_it_and_does_not_claim() -> None:
     world = settled_world()
@@ -393,6 +409,7 @@ def test_the_recorded_records_of_version_1_can_be_read() -> None:
     known: dict[str, Record] = {
         "batch": ClusterBatch(Batch(2, 5, 9, 1.5, [entry]), {"g/0": 3}, (note,), 1, 41, 4),
         "claim": Claim(2, "g", 1.5, "epoch"),
+        "later claim": Claim(3, "g", 1.5, "epoch", applied=41),
     }
     recorded = json.loads((VECTORS / "records-1.json").read_text())
     for name, record in known.items():

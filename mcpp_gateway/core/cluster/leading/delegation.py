@@ -371,7 +371,8 @@ class Delegation:
         self._claimed_at = now
         replica = self._replica
         epoch = replica.epoch or self._new_id()
-        claim = Claim(replica.fence.term + 1, gateway, max(now, replica.time), epoch)
+        time, applied = max(now, replica.time), replica.sequence
+        claim = Claim(replica.fence.term + 1, gateway, time, epoch, applied=applied)
         self._wire.append(encode_record(claim))
 
 
