@@ -11,7 +11,7 @@ def describe(config: Config) -> Iterator[str]:
     scheme = "wss" if gateway.tls_cert else "ws"
     yield f"listen     {scheme}://{gateway.host}:{gateway.port}/ws"
     where = {"memory": "in memory; a restart loses it", "file": config.log.path}
-    servers = ", ".join(config.cluster.servers)
+    servers = config.cluster.shown_servers
     yield f"log        {config.log.kind}: {where.get(config.log.kind, servers)}"
     for pod, settings in config.pods.items():
         names = ", ".join(each.id for each in settings) or "nobody is configured"

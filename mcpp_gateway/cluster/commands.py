@@ -79,8 +79,7 @@ async def _listen(config: Config) -> list[Beat]:
         await link.subscribe(f"{link.prefix}.beat", hear)
         await asyncio.sleep(_LISTEN_SECONDS)  # every gateway sends four in this time
     except TimeoutError:
-        servers = ", ".join(config.cluster.servers)
-        raise ConfigError(f"no NATS server answers at {servers}") from None
+        raise ConfigError(f"no NATS server answers at {config.cluster.shown_servers}") from None
     finally:
         await link.close()
     return sorted(found.values(), key=lambda beat: beat.address)

@@ -248,8 +248,7 @@ async def _streams(config: Config) -> AsyncIterator[Streams]:
         await asyncio.wait_for(link.connect(), _CONNECT_SECONDS)
         yield Streams(link, config.cluster.replicas, config.log.retention)
     except TimeoutError:
-        servers = ", ".join(config.cluster.servers)
-        raise LogToolError(f"no NATS server answers at {servers}") from None
+        raise LogToolError(f"no NATS server answers at {config.cluster.shown_servers}") from None
     finally:
         await link.close()
 

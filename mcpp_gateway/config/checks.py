@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from mcpp_gateway.config.errors import BadKeyError
 from mcpp_gateway.config.participants import TOKEN_RULE, is_token
-from mcpp_gateway.config.sections import GatewaySection, LogSection, Sections
+from mcpp_gateway.config.sections import GatewaySection, LogSection, Sections, without_user
 from mcpp_gateway.core.limits import ParticipantLimits, PodLimits
 
 _is_cluster_name = re.compile(r"[a-z0-9_-]{1,32}").fullmatch
@@ -81,7 +81,7 @@ def check_cluster(sections: Sections) -> None:
         raise BadKeyError("cluster.servers", 'log.kind = "jetstream" needs NATS servers')
     for server in cluster.servers:
         if not _is_server(server):
-            reason = f"{server!r} is not an address such as nats://host:4222"
+            reason = f"{without_user(server)!r} is not an address such as nats://host:4222"
             raise BadKeyError("cluster.servers", reason)
     if not _is_cluster_name(cluster.name):
         raise BadKeyError("cluster.name", "has 1 to 32 characters of a-z 0-9 _ -")

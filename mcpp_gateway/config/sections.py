@@ -60,6 +60,17 @@ class ClusterSection(Section, frozen=True):
     tls_cert: str | None = None
     tls_key: str | None = None
 
+    @property
+    def shown_servers(self) -> str:
+        """The addresses of the servers for people, without users and passwords."""
+        return ", ".join(without_user(each) for each in self.servers)
+
+
+def without_user(address: str) -> str:
+    """Return an address without its user and password."""
+    scheme, separator, rest = address.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
 
 class ParticipantSection(Section, frozen=True):
     """A participant: its token in exactly one of four forms (G-46), and its rights."""

@@ -66,8 +66,7 @@ class ClusterTokens:
             await tokens.open(with_key=True)
             return await use(tokens)
         except TimeoutError:
-            servers = ", ".join(section.servers)
-            raise ConfigError(f"no NATS server answers at {servers}") from None
+            raise ConfigError(f"no NATS server answers at {section.shown_servers}") from None
         except KeySetError as error:
             raise ConfigError(f"no signing key: {error}") from None
         finally:

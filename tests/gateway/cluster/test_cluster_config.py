@@ -5,6 +5,7 @@ import pytest
 from mcpp_gateway import config
 from mcpp_gateway.config import ConfigError
 from mcpp_gateway.edge.server import without_restart
+from mcpp_gateway.report import describe
 
 SERVERS = 'servers = ["nats://a:4222", "nats://b:4222"]'
 
@@ -36,6 +37,15 @@ def test_retention_must_leave_room_between_two_states() -> None:
         parse(SERVERS, log="retention = { max_bytes = 10_000_000 }")
     with pytest.raises(ConfigError, match=r"at least 0\.1 with jetstream"):
         parse(SERVERS, log="retention = { max_age_days = 0.01 }")
+
+
+def test_passwords_of_the_servers_are_not_shown() -> None:
+    found = parse('servers = ["nats://gateway:pass@word@a:4222", "tls://b:4222"]')
+    (line,) = [line for line in describe(found) if line.startswith("log")]
+    assert line == "log        jetstream: nats://a:4222, tls://b:4222"
+    with pytest.raises(ConfigError) as error:
+        parse('servers = ["http://gateway:pass@word@a:80"]')
+    assert "word" not in str(error.value)
 
 
 def test_the_environment_sets_the_servers() -> None:

@@ -104,7 +104,7 @@ def test_a_cluster_that_cannot_be_reached_is_reported_in_one_line(tmp_path: Path
     config = tmp_path / "gateway.toml"
     config.write_text(
         '[log]\nkind = "jetstream"\n[cluster]\n'
-        f'servers = ["nats://127.0.0.1:{free_port()}"]\n'
+        f'servers = ["nats://gateway:password@127.0.0.1:{free_port()}"]\n'
         '[pods.demo.participants.a]\ntoken = "a-token-for-the-cluster"\n'
     )
     found = subprocess.run(
@@ -112,3 +112,4 @@ def test_a_cluster_that_cannot_be_reached_is_reported_in_one_line(tmp_path: Path
     )
     assert found.returncode == 2
     assert "no NATS server answers" in found.stderr.splitlines()[-1]
+    assert "password" not in found.stderr
