@@ -37,6 +37,7 @@ from mcpp_gateway.core.cluster.records import (
     Note,
     decode_record,
     epoch_after_loss,
+    is_newer,
     shows_loss,
 )
 from mcpp_gateway.core.cluster.replica import Replica, is_join
@@ -300,6 +301,8 @@ class ClusterPod(PodCore):
             record = decode_record(data) if sealed is None else sealed.record
         except msgspec.DecodeError:
             self.void += 1
+            if is_newer(data):
+                self.outdated, self.delegation.may_lead = True, False
             return []
         if record is None or record.version > VERSION:
             self.outdated, self.delegation.may_lead = True, False

@@ -122,6 +122,12 @@ class _Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     expected: int = 0
 
 
+class _Version(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What every version of a record begins with."""
+
+    version: int
+
+
 class _BareRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A row without what only deciding needs."""
 
@@ -152,6 +158,7 @@ class _ClaimRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_row = msgspec.msgpack.Decoder(_Row).decode
+_decode_version = msgspec.msgpack.Decoder(_Version).decode
 _decode_bare_row = msgspec.msgpack.Decoder(_BareRow).decode
 _decode_claim = msgspec.msgpack.Decoder(_ClaimRow).decode
 _decode_state = msgspec.msgpack.Decoder(ClusterState).decode
@@ -179,6 +186,14 @@ def decode_record(data: bytes) -> Record | None:
         known = row.applied, row.expected
         return ClusterBatch(batch, row.heard, row.notes, row.version, *known)
     return _claim(row.body, row.version, row.applied) if row.kind == _CLAIM else None
+
+
+def is_newer(data: bytes) -> bool:
+    """Return whether bytes hold a record of a newer version, whatever follows that."""
+    try:
+        return _decode_version(data).version > VERSION
+    except msgspec.DecodeError:
+        return False
 
 
 def decode_bare(data: bytes) -> BareBatch | Claim | None:

@@ -398,6 +398,20 @@ def test_a_gateway_that_meets_a_newer_version_applies_it_and_does_not_claim() ->
 
 
 @pytest.mark.rule("N-09")
+def test_a_newer_record_that_cannot_be_read_keeps_a_gateway_from_claiming() -> None:
+    world = settled_world()
+    world._store(msgspec.msgpack.encode((VERSION, 0, "damaged")), None)
+    world.run(0.1)
+    assert not any(each.pod.outdated for each in world.gateways.values())
+    world._store(msgspec.msgpack.encode((VERSION + 1, 0, "of another form")), None)
+    world.run(0.1)
+    assert all(each.pod.outdated for each in world.gateways.values())
+    world.kill(leader(world).name)
+    world.run(10.0)
+    assert not any(each.pod.is_leader for each in world.gateways.values())
+
+
+@pytest.mark.rule("N-09")
 def test_a_record_of_an_unknown_kind_is_ignored() -> None:
     assert decode_record(msgspec.msgpack.encode((VERSION + 1, 77, [], {}))) is None
 
