@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.gateway.cluster.faults.processes import ClusterProcesses
 from tests.gateway.durability.workload import MCPP
 from tests.gateway.ports import are_free, free_port
 
@@ -98,6 +99,28 @@ def test_a_local_cluster_shows_its_gateways_and_leaders(folder: Path) -> None:
             if sent.returncode == 0:
                 break
         assert sent.returncode == 0, sent.stderr
+
+
+def test_a_nats_server_that_is_away_is_named(tmp_path: Path) -> None:
+    cluster = ClusterProcesses(tmp_path, 1)
+    command = [MCPP, "cluster", "--config", str(tmp_path / "gateway.toml")]
+
+    def wait_for(text: str) -> subprocess.CompletedProcess[str]:
+        for _ in range(40):
+            found = subprocess.run(command, capture_output=True, text=True)
+            if text in found.stdout:
+                return found
+        raise AssertionError(found.stdout + found.stderr)
+
+    try:
+        cluster.start()
+        assert wait_for("3 of 3").returncode == 0
+        cluster.end_server(2, signal.SIGKILL)
+        found = wait_for("2 of 3")
+        assert found.returncode == 1
+        assert found.stdout.endswith("NATS servers that are away: mcpp-3\n")
+    finally:
+        cluster.close()
 
 
 def test_a_cluster_that_cannot_be_reached_is_reported_in_one_line(tmp_path: Path) -> None:
