@@ -265,6 +265,11 @@ class Gateway:
         """The listening sockets, for a process that takes over."""
         return self._listener.sockets
 
+    @property
+    def certificate(self) -> ssl.SSLContext | None:
+        """What the port serves new connections with; None without TLS."""
+        return self._listener.certificate
+
     async def drain(self, *, handing_over: bool = False) -> None:
         """Refuse new connections, flush, close all connections, and close the port (G-42).
 
