@@ -113,11 +113,10 @@ def _verify(token: str, key: Any, algorithm: str, issuer: Issuer) -> Mapping[str
             audience=issuer.audience,
             issuer=issuer.issuer,
             options={
-                # By the gateway's own clock, which does not jump.
+                # Where the claims are read, with a reason and by the time that was passed in.
                 "verify_exp": False,
                 "verify_nbf": False,
                 "verify_iat": False,
-                # Where the claims are read, with a reason.
                 "verify_sub": False,
                 "verify_jti": False,
                 "verify_aud": issuer.audience is not None,

@@ -1,8 +1,12 @@
-"""Leases: connections whose token ends, by its expiry or because it was revoked."""
+"""Leases: connections whose token ends, by its expiry or because it was revoked.
+
+A signed token expires by Unix time, which its issuer shares. A timer is not enough for that: it
+stops while the machine is suspended, and does not know that the system's clock was set.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mcpp_gateway.core.effects import REVOKED, SESSION_EXPIRED, TOKEN_EXPIRED
 from mcpp_gateway.edge.admission.control import Admission
@@ -11,13 +15,21 @@ if TYPE_CHECKING:
     from mcpp_gateway.edge.connection import ServerConnection
     from mcpp_gateway.tokens.claims import Grant
 
+_EXPIRED: Final = "the token has expired; reconnect with a newer one"
+
 
 class Leases:
     """The connections whose token ends. Owns a timer for each."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+    ) -> None:
         self._loop = loop
         self._clock = clock
+        self._wall_clock = wall_clock
         self._timers: dict[ServerConnection, asyncio.TimerHandle] = {}
         self._grants: dict[ServerConnection, Grant] = {}
 
@@ -26,12 +38,19 @@ class Leases:
         if admission.until is None:
             return
         if admission.grant is None:
-            code, reason = SESSION_EXPIRED, "the session has expired"
+            code, reason, now = SESSION_EXPIRED, "the session has expired", self._clock()
         else:
-            code, reason = TOKEN_EXPIRED, "the token has expired; reconnect with a newer one"
+            code, reason, now = TOKEN_EXPIRED, _EXPIRED, self._wall_clock()
             self._grants[connection] = admission.grant
-        wait = max(0.0, admission.until - self._clock())
+        wait = max(0.0, admission.until - now)
         self._timers[connection] = self._loop.call_later(wait, connection.close, code, reason)
+
+    def check(self) -> None:
+        """Close connections whose signed token has expired; called about once a second."""
+        now = self._wall_clock()
+        for connection, grant in self.grants():
+            if grant.until <= now:
+                connection.close(TOKEN_EXPIRED, _EXPIRED)
 
     def forget(self, connection: "ServerConnection") -> None:
         """Forget a connection that is closed."""

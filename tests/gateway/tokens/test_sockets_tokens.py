@@ -274,6 +274,29 @@ async def test_connections_end_when_the_token_expires_and_come_back_with_the_nex
             assert heard == [str(number) for number in range(len(heard))]
 
 
+@pytest.mark.rule("S-07", "S-09", "S-10")
+async def test_tokens_go_by_unix_time_after_a_suspension(
+    tmp_path: Path, issuer: LoopbackIssuer
+) -> None:
+    """While a machine sleeps, Unix time goes on and the clock of timers does not."""
+    store = TokenStore(tmp_path / "tokens")
+    text = f'[tokens]\npath = "{store.folder}"\n' + issuer_config(issuer)
+    async with asyncio.timeout(3 * BOUND), running(text) as gateway:
+        async with joined(gateway, issuer.sign("ada")) as ada:
+            await receive(ada)
+            gateway.wall_clock = lambda: time.time() + 3600
+            await ada.wait_closed()
+            assert ada.close_code == TOKEN_EXPIRED
+        now = gateway.wall_clock()
+        own = store.sign("eve", ["demo"], {}, now=now, expires=now + 60)
+        assert await status(gateway, own) == 101
+        assert await status(gateway, issuer.sign("ada")) == 401
+        fresh = issuer.sign("ada", iat=now - 60, exp=now + 60)
+        async with joined(gateway, fresh) as ada:
+            await receive(ada)
+            assert await gateway.revoke("ada") == 1
+
+
 @pytest.mark.rule("S-12")
 async def test_a_stale_token_file_delays_an_agent_and_does_not_kill_it(
     issuer: LoopbackIssuer, tmp_path: Path, caplog: pytest.LogCaptureFixture
