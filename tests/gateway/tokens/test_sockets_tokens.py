@@ -401,6 +401,36 @@ async def test_a_revoked_token_ends_its_connections_within_two_seconds(tmp_path:
         assert await status(gateway, newer) == 101
 
 
+@pytest.mark.rule("S-01", "S-10")
+@pytest.mark.parametrize("way", ["revoked", "expired"])
+async def test_the_rights_of_a_token_end_with_it_on_every_connection(
+    issuer: LoopbackIssuer, way: str
+) -> None:
+    text = issuer_config(issuer, allow="multiple = true", more="clock_skew_seconds = 0")
+    chats = {"capabilities": [{"kind": "chat"}], "multiple": True}
+    async with asyncio.timeout(4 * BOUND), running(text) as gateway:
+        weak, same = (issuer.sign("ada", mcpp=chats) for _ in range(2))
+        lifetime = 600 if way == "revoked" else 2
+        strong = issuer.sign(
+            "ada", jti="strong", exp=time.time() + lifetime, mcpp={"multiple": True}
+        )
+        async with joined(gateway, weak) as one, joined(gateway, strong) as other:
+            welcome = json.loads(await one.recv())
+            assert welcome["payload"]["you"]["capabilities"] == [{"kind": "chat"}]
+            await receive(other)
+            if way == "revoked":
+                assert await gateway.revoke("strong") == 1
+            await one.wait_closed()
+            assert one.close_code == TOKEN_EXPIRED  # it may come back
+        async with joined(gateway, weak) as one, joined(gateway, same) as other:
+            welcome = json.loads(await one.recv())
+            assert welcome["payload"]["you"]["capabilities"] == [{"kind": "chat"}]
+            await receive(other)
+            await gateway.revoke("strong")  # once more: others are left alone
+            await one.send(text := chat("ada"))
+            await receive_until(one, mcpp.decode(text).id)
+
+
 @pytest.mark.rule("S-10")
 async def test_a_damaged_key_does_not_keep_tokens_from_being_revoked(tmp_path: Path) -> None:
     text = config_text() + f'[tokens]\npath = "{tmp_path / "tokens"}"\n'
