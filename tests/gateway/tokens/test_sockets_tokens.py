@@ -449,6 +449,21 @@ async def test_a_damaged_key_does_not_keep_tokens_from_being_revoked(tmp_path: P
 
 
 @pytest.mark.rule("S-10")
+async def test_a_revocation_covers_tokens_of_an_issuer_whose_clock_is_ahead(
+    issuer: LoopbackIssuer,
+) -> None:
+    async with asyncio.timeout(3 * BOUND), running(issuer_config(issuer)) as gateway:
+        ahead = issuer.sign("ada", iat=time.time() + 20)
+        async with joined(gateway, ahead) as ada:
+            await receive(ada)
+            assert await gateway.revoke("ada") == 1
+            await ada.wait_closed()
+            assert ada.close_code == REVOKED
+        assert await status(gateway, ahead) == 401
+        assert await status(gateway, issuer.sign("eve", iat=time.time() + 20)) == 101
+
+
+@pytest.mark.rule("S-10")
 async def test_another_issuers_token_is_revoked_by_its_id(issuer: LoopbackIssuer) -> None:
     async with asyncio.timeout(3 * BOUND), running(issuer_config(issuer)) as gateway:
         async with joined(gateway, issuer.sign("ada", jti="id-1")) as ada:
