@@ -171,6 +171,10 @@ def test_check_prints_what_a_configuration_means(
             "give each issuer a pattern",
         ),
         (
+            '[tokens]\npath = "x"\n[issuers.i]\njwks_url = "https://example.org"\naudience = "x"\n',
+            "give each issuer a pattern",
+        ),
+        (
             '[issuers.i]\njwks_url = "https://example.org"\naudience = "x"\n',
             "issuers.i: without a log in files",
         ),
