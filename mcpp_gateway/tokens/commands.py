@@ -174,6 +174,13 @@ def _revoke(arguments: argparse.Namespace, pod: local_pod.LocalPod | None) -> No
         revocations = _store(arguments, pod).revoke(arguments.name, time.time())
         if not was_configured:
             print(f"revoked until {_time(revocations[0].until)}")
+        if pod is None and any(
+            each.id == arguments.name
+            for settings in _config(arguments, pod).pods.values()
+            for each in settings
+        ):
+            text = f"{arguments.name!r} also has a token in {arguments.config}, which stays valid"
+            print(f"mcpp token: {text}: change it there, and reload", file=sys.stderr)
     elif not was_configured:
         raise ConfigError(f"no participant {arguments.name!r} in this pod")
 

@@ -58,6 +58,14 @@ def test_tokens_are_signed_listed_and_revoked(
         assert path.stat().st_mode & 0o077 == 0
 
 
+def test_revoking_says_that_a_configured_token_stays_valid(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, is_told in (("ada", False), ("alice", True)):
+        assert main(["token", name, "--revoke", "--config", str(config)]) == 0
+        assert ("which stays valid" in capsys.readouterr().err) == is_told
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
