@@ -34,8 +34,9 @@ def gateway(argv: list[str]) -> int:
     """Run the gateway with a configuration file."""
     parser = argparse.ArgumentParser(
         prog="mcpp gateway",
-        description="Run a gateway with a configuration file. SIGHUP reloads participants, tokens "
-        "and allowed origins; SIGTERM closes all connections and stops.",
+        description="Run a gateway with a configuration file. SIGHUP reloads participants, tokens, "
+        "limits and certificates; SIGUSR2 hands over to a new process; SIGTERM closes all "
+        "connections and stops.",
     )
     parser.add_argument(
         "--config", type=Path, required=True, metavar="FILE", help="configuration file (TOML)"
@@ -58,7 +59,7 @@ def gateway(argv: list[str]) -> int:
 
 def _check(path: Path, environment: Mapping[str, str]) -> int:
     try:
-        config = configuration.load(path, environment)
+        config = _with_pods(configuration.load(path, environment), path)
         read_files(config)
     except McppError as error:
         return _fail("gateway", error)
@@ -163,9 +164,7 @@ def _run(
             config = configuration.load(path, environment, log)
             if command == "up" and config.token_folder is None:
                 config = local_tokens(config, path.parent)
-            if not config.pods:
-                raise ConfigError(f"{path}: no pods; add [pods.NAME.participants.NAME]")
-        return config
+            return _with_pods(config, path)
 
     try:
         config = load()
@@ -175,6 +174,12 @@ def _run(
     except McppError as error:
         return _fail(command, error)
     return 0
+
+
+def _with_pods(config: Config, path: Path) -> Config:
+    if not config.pods:
+        raise ConfigError(f"{path}: no pods; add [pods.NAME.participants.NAME]")
+    return config
 
 
 def local_tokens(config: Config, folder: Path) -> Config:

@@ -2,8 +2,9 @@
 
 On SIGUSR2 the old process starts the same command again, with its listening sockets as inherited
 descriptors. The new one reads its configuration, says that it is ready, and waits. The old one then
-stops accepting, closes its clients with 4000 and its logs, and ends. Meanwhile connections wait in
-the sockets' queues; the new process accepts them as soon as it has opened the logs.
+stops accepting, closes its clients with 4000 and its logs, and waits in turn. Meanwhile connections
+wait in the sockets' queues; the new process accepts them as soon as it has opened the logs, and
+says so. Then the old one ends. If the new one ends before that, the old one opens its logs again.
 
 Sockets may also come from systemd (`LISTEN_FDS`), which keeps them across a restart.
 """
@@ -15,6 +16,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 logger = logging.getLogger("mcpp.gateway")
@@ -25,6 +27,7 @@ _GO: Final = "MCPP_GO_FD"
 _FIRST_OF_SYSTEMD: Final = 3
 _READY_SECONDS: Final = 30.0
 _IS_READY: Final = b"1"
+_IS_LISTENING: Final = b"2"
 _REASON_BYTES: Final = 2048  # less than a pipe holds
 
 
@@ -46,14 +49,22 @@ def wait_for_predecessor(environment: MutableMapping[str, str] = os.environ) -> 
     """
     if not environment.get(_READY):
         return False
-    # Taken out: the numbers soon belong to other files.
-    ready, go = int(environment.pop(_READY)), int(environment.pop(_GO))
-    os.write(ready, _IS_READY)
-    os.close(ready)
+    os.write(int(environment[_READY]), _IS_READY)
+    go = int(environment.pop(_GO))  # taken out: the number soon belongs to another file
     while os.read(go, 1):
         pass
     os.close(go)
     return True
+
+
+def confirm_takeover(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Say that this process listens, if an old one waits for that."""
+    if not environment.get(_READY):
+        return
+    ready = int(environment.pop(_READY))
+    with suppress(OSError):  # the old one was stopped meanwhile
+        os.write(ready, _IS_LISTENING)
+    os.close(ready)
 
 
 def report_failure(reason: str, environment: Mapping[str, str] = os.environ) -> bool:
@@ -69,25 +80,53 @@ def report_failure(reason: str, environment: Mapping[str, str] = os.environ) -> 
 class Successor:
     """A process that takes over. Owns the pipes to it."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", go: int) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", ready: int, go: int) -> None:
         self._process = process
-        self._go = go
+        self._ready = ready
+        self._go: int | None = go  # closed: it may open the logs
 
     @property
     def pid(self) -> int:
         """The number of the process."""
         return self._process.pid
 
-    def release(self) -> None:
-        """Let it open the logs."""
-        os.close(self._go)
+    async def is_ready(self) -> bool:
+        """Wait until it has read its configuration; if it fails, end it and log why."""
+        return await self._says(_IS_READY, _READY_SECONDS)
+
+    async def is_listening(self) -> bool:
+        """Let it open the logs, and wait until it listens; if it fails, end it and log why.
+
+        There is no time limit: a large log takes its time to read.
+        """
+        if self._go is not None:
+            os.close(self._go)
+            self._go = None
+        return await self._says(_IS_LISTENING, None)
+
+    def end(self) -> None:
+        """Kill it, so that it takes over nothing, and wait until it has closed its files."""
+        self._process.kill()
+        self._process.wait()
+        os.close(self._ready)
+        if self._go is not None:
+            os.close(self._go)
+
+    async def _says(self, wanted: bytes, seconds: float | None) -> bool:
+        said = b""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                said = await _read(self._ready)
+        if said == wanted:
+            return True
+        self.end()
+        reason = said.decode(errors="replace") or "see its output"
+        logger.error("the new process did not start; this one goes on", extra={"reason": reason})
+        return False
 
 
 async def start_successor(sockets: Sequence[socket.socket]) -> Successor | None:
-    """Start this command again, and return it once it is ready; None if it fails.
-
-    Then one line in the log says why.
-    """
+    """Start this command again, and return it once it is ready; None if it fails."""
     ready, ready_there = os.pipe()
     go_there, go = os.pipe()
     numbers = [each.fileno() for each in sockets]
@@ -102,18 +141,21 @@ async def start_successor(sockets: Sequence[socket.socket]) -> Successor | None:
     process = subprocess.Popen(command, env=environment, pass_fds=left)  # noqa: ASYNC220
     os.close(ready_there)
     os.close(go_there)
+    successor = Successor(process, ready, go)
     try:
-        async with asyncio.timeout(_READY_SECONDS):
-            said = await asyncio.to_thread(os.read, ready, _REASON_BYTES)
-    except TimeoutError:
-        said = b""
+        return successor if await successor.is_ready() else None
+    except asyncio.CancelledError:  # this process stops, and nothing shall take over
+        successor.end()
+        raise
+
+
+async def _read(descriptor: int) -> bytes:
+    """Return what a pipe brings next; nothing once its other end is closed."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(descriptor, readable.set)
+    try:
+        await readable.wait()
     finally:
-        os.close(ready)
-    if said == _IS_READY:
-        return Successor(process, go)
-    os.close(go)
-    process.kill()
-    await asyncio.to_thread(process.wait)
-    reason = said.decode(errors="replace") or "see its output"
-    logger.error("the new process did not start; this one goes on", extra={"reason": reason})
-    return None
+        loop.remove_reader(descriptor)
+    return os.read(descriptor, _REASON_BYTES)

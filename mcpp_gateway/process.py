@@ -5,9 +5,10 @@ import logging
 import os
 import resource
 import signal
+import socket
 import ssl
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from mcpp.errors import McppError
@@ -16,6 +17,7 @@ from mcpp_gateway.edge.listener import read_certificate
 from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.handover import (
     Successor,
+    confirm_takeover,
     inherited_sockets,
     start_successor,
     wait_for_predecessor,
@@ -44,51 +46,123 @@ async def serve(
     certificate = read_files(config)  # while a process that this one replaces can still go on
     if wait_for_predecessor():
         config, certificate = _read_again(config, certificate, reload)
-    gateway = create(config, loop, session_key)
-    await gateway.listen(inherited_sockets(), certificate)
-    stop = asyncio.Event()
-    successors: list[Successor] = []
-    gateway.on_drain_request = stop.set
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop.set)
-    # Under nohup it should outlive its terminal.
-    had_terminal = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and _has_terminal()
+    process = _Process(
+        reload, lambda config: create(config, loop, session_key), inherited_sockets(), loop
+    )
+    await process.listen(config, certificate)
+    process.handle_signals()
+    confirm_takeover()
+    process.report()
+    await started(process.gateway)
+    while await process.stopped():
+        process.report()
 
-    def on_hangup() -> None:
-        if had_terminal and not _has_terminal():
-            stop.set()  # the terminal was closed
-        else:
-            _reload(gateway, reload)
 
-    async def hand_over() -> None:
-        successor = await start_successor(gateway.sockets)
+class _Process:
+    """A gateway in this process. Owns its sockets while another process takes them over."""
+
+    def __init__(
+        self,
+        reload: Callable[[], Config],
+        create: Callable[[Config], Gateway],
+        sockets: Sequence[socket.socket],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.gateway: Gateway
+        self._reload = reload
+        self._create = create
+        self._sockets = sockets
+        self._loop = loop
+        self._stop = asyncio.Event()
+        self._upgrade: asyncio.Task[Successor | None] | None = None
+        # Under nohup it should outlive its terminal.
+        is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        self._had_terminal = not is_ignored and _has_terminal()
+
+    async def listen(self, config: Config, certificate: ssl.SSLContext | None) -> None:
+        """Open the logs and the port."""
+        self.gateway = self._create(config)
+        await self.gateway.listen(self._sockets, certificate)
+        self.gateway.on_drain_request = self._stop.set
+
+    def handle_signals(self) -> None:
+        """Stop, reload and hand over on signals from now on."""
+        for name in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(name, self._stop.set)
+        self._loop.add_signal_handler(signal.SIGUSR2, self._on_upgrade)
+        self._loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
+
+    def report(self) -> None:
+        """Log that the gateway listens, and what is unsafe."""
+        # Participants may have been added since the configuration was read, before SIGHUP was
+        # handled.
+        _apply(self.gateway, self._reload)
+        config = self.gateway.config
+        facts = {"host": config.gateway.host, "port": self.gateway.port, "pid": os.getpid()}
+        logger.info("listening", extra=facts)
+        for warning in config.warnings:
+            logger.warning(warning)
+
+    async def stopped(self) -> bool:
+        """Stop when that is asked for, in order; return whether this process goes on after all.
+
+        It does if the process that was to take over has ended without doing so.
+        """
+        await self._stop.wait()
+        gateway, successor = self.gateway, self._successor()
+        certificate = gateway.certificate
         if successor is not None:
-            successors.append(successor)
-            stop.set()
+            # uvloop's sockets have no dup().
+            copies = [os.dup(each.fileno()) for each in gateway.sockets]
+            self._sockets = [socket.socket(fileno=number) for number in copies]
+        logger.info("draining", extra={"connections": len(gateway.connections)})
+        await gateway.drain(handing_over=successor is not None)
+        if successor is None or await self._is_replaced(successor):
+            return False
+        self._upgrade = None
+        await self.listen(gateway.config, certificate)
+        return True
 
-    tasks: set[asyncio.Task[None]] = set()
+    def _successor(self) -> Successor | None:
+        """Return the process that takes over; one that is not ready yet does not."""
+        upgrade = self._upgrade
+        if upgrade is None:
+            return None
+        if upgrade.done():
+            return upgrade.result()
+        upgrade.cancel()
+        return None
 
-    def on_upgrade() -> None:
-        if not tasks:
-            task = loop.create_task(hand_over())
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-
-    loop.add_signal_handler(signal.SIGUSR2, on_upgrade)
-    loop.add_signal_handler(signal.SIGHUP, on_hangup)
-    # Participants may have been added since the configuration was read, before SIGHUP was handled.
-    _apply(gateway, reload)
-    facts = {"host": config.gateway.host, "port": gateway.port, "pid": os.getpid()}
-    logger.info("listening", extra=facts)
-    for warning in config.warnings:
-        logger.warning(warning)
-    await started(gateway)
-    await stop.wait()
-    logger.info("draining", extra={"connections": len(gateway.connections)})
-    await gateway.drain(handing_over=bool(successors))
-    for successor in successors:
+    async def _is_replaced(self, successor: Successor) -> bool:
+        """Wait for the next process, or for a signal: then it is left to itself."""
+        self._stop.clear()
+        listening = self._loop.create_task(successor.is_listening())
+        stopping = self._loop.create_task(self._stop.wait())
+        await asyncio.wait((listening, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if listening.done() and not listening.result():
+            return False
+        listening.cancel()
         logger.info("handed over", extra={"pid": successor.pid})
-        successor.release()
+        return True
+
+    def _on_hangup(self) -> None:
+        if self._had_terminal and not _has_terminal():
+            self._stop.set()  # the terminal was closed
+        elif not self.gateway.draining:
+            _reload(self.gateway, self._reload)
+
+    def _on_upgrade(self) -> None:
+        if self._upgrade is None:
+            self._upgrade = self._loop.create_task(self._hand_over())
+
+    async def _hand_over(self) -> Successor | None:
+        successor = await start_successor(self.gateway.sockets)
+        if successor is None:
+            self._upgrade = None
+        else:
+            self._stop.set()
+        return successor
 
 
 def allow_many_connections() -> None:

@@ -9,7 +9,8 @@ def describe(config: Config) -> Iterator[str]:
     """Yield lines for people."""
     gateway = config.gateway
     scheme = "wss" if gateway.tls_cert else "ws"
-    yield f"listen     {scheme}://{gateway.host}:{gateway.port}/ws"
+    host = f"[{gateway.host}]" if ":" in gateway.host else gateway.host
+    yield f"listen     {scheme}://{host}:{gateway.port}/ws"
     where = {"memory": "in memory; a restart loses it", "file": config.log.path}
     servers = config.cluster.shown_servers
     yield f"log        {config.log.kind}: {where.get(config.log.kind, servers)}"

@@ -79,10 +79,11 @@ def _is_readable(path: Path, by: int = _OTHERS_MAY_READ) -> bool:
 
 def _of_issuers(sections: Sections) -> Iterator[str]:
     free = [name for name, each in sections.issuers.items() if "*" in each.allow.participants]
-    if len(sections.issuers) > 1 and free:
+    signs_itself = sections.tokens.path is not None
+    if len(sections.issuers) + signs_itself > 1 and free:
         yield (
-            f"issuers.{free[0]}.allow.participants: '*' with other issuers: the first to use a "
-            "name has it; give each issuer a pattern of its own"
+            f"issuers.{free[0]}.allow.participants: '*' with other issuers, or tokens of this "
+            "gateway: the first to use a name has it; give each issuer a pattern of its own"
         )
 
 

@@ -27,7 +27,7 @@ class Listener:
         self._has_tls = False
         self._loop = loop
         self._servers: list[asyncio.Server] = []
-        self._tls: ssl.SSLContext | None = None
+        self.certificate: ssl.SSLContext | None = None
         self._local: asyncio.Server | None = None  # without TLS, for processes of this machine
 
     @property
@@ -48,7 +48,7 @@ class Listener:
         is not possible.
         """
         section = config.gateway
-        tls = self._tls = certificate or read_certificate(config)
+        tls = self.certificate = certificate or read_certificate(config)
         if tls is not None:
             tls.sni_callback = self._choose_certificate
         options: dict[str, Any] = {
@@ -80,13 +80,13 @@ class Listener:
 
     def next_certificate(self, config: Config) -> ssl.SSLContext | None:
         """Return the certificate of a new configuration. Raises ConfigError."""
-        if (self._tls is None) != (config.gateway.tls_cert is None):
+        if (self.certificate is None) != (config.gateway.tls_cert is None):
             raise ConfigError("gateway.tls_cert: TLS is turned on and off by a restart")
         return read_certificate(config)
 
     def use_certificate(self, certificate: ssl.SSLContext | None) -> None:
         """Use a certificate for connections from now on."""
-        self._tls = certificate
+        self.certificate = certificate
 
     async def local_url(self) -> str:
         """Return an address at which a process of this machine can join.
@@ -118,8 +118,8 @@ class Listener:
     ) -> None:
         # The servers keep the context that they began with. Loading a second certificate into it
         # would spoil it if the files changed meanwhile.
-        if self._tls is not None:
-            line.context = self._tls
+        if self.certificate is not None:
+            line.context = self.certificate
 
 
 def read_certificate(config: Config) -> ssl.SSLContext | None:

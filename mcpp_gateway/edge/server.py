@@ -95,6 +95,9 @@ class Gateway:
         self.connections: set[ServerConnection] = set()
         self.draining = False
         self.started = clock()
+        # Of signed tokens, whose times other machines have set: the steady clock stops while this
+        # one is suspended.
+        self.wall_clock: Callable[[], float] = time.time
         self.on_drain_request: Callable[[], None] = lambda: None
         self.logs = self._open_logs()
         self.cluster = self._open_cluster()
@@ -113,7 +116,7 @@ class Gateway:
         self._ping_round = 0
         self._outboxes = Outboxes(loop)
         self._expiring: set[PodCore] = set()  # those with more expired contexts than one tick holds
-        self.leases = Leases(loop, lambda: self.hub.clock())
+        self.leases = Leases(loop, lambda: self.hub.clock(), lambda: self.wall_clock())
         self._drained = asyncio.Event()
         self._committed = asyncio.Event()
 
@@ -265,6 +268,11 @@ class Gateway:
     def sockets(self) -> Sequence[socket.socket]:
         """The listening sockets, for a process that takes over."""
         return self._listener.sockets
+
+    @property
+    def certificate(self) -> ssl.SSLContext | None:
+        """What the port serves new connections with; None without TLS."""
+        return self._listener.certificate
 
     async def drain(self, *, handing_over: bool = False) -> None:
         """Refuse new connections, flush, close all connections, and close the port (G-42).
@@ -436,7 +444,14 @@ class Gateway:
             shared = self.cluster.share_tokens(
                 with_key=config.shares_tokens, on_change=self._learn_tokens
             )
-        return TokenService(config, self.loop, lambda: self.hub.clock(), shared, self.tokens)
+        return TokenService(
+            config,
+            self.loop,
+            lambda: self.hub.clock(),
+            lambda: self.wall_clock(),
+            shared=shared,
+            before=self.tokens,
+        )
 
     async def revoke(self, name: str) -> int:
         """Revoke a signed token by its id, or all of a participant (S-10).
@@ -450,7 +465,7 @@ class Gateway:
         if shared is None or self.config.token_folder is not None:
             self.tokens.revoke(name)
         else:
-            self.tokens.add(await shared.revoke(name, self.hub.clock()))
+            self.tokens.add(await shared.revoke(name, self.wall_clock()))
         return self._close_revoked()
 
     def _learn_tokens(self) -> None:
@@ -525,6 +540,7 @@ class Gateway:
         if self.tokens is not None:
             self.tokens.renew_keys()
             self._learn_tokens()
+            self.leases.check()
         self._check_descriptors()
         self._check_outboxes()
         self.quota.start_second()

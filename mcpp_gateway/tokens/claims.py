@@ -57,7 +57,7 @@ class Grant:
     settings: ParticipantSettings
     pods: tuple[str, ...]
     until: float
-    issued: float
+    issued: float  # by the gateway's clock, at the earliest
     token_id: str | None
     admin: bool = False
 
@@ -143,7 +143,8 @@ def _times(claims: Mapping[str, Any], leeway_seconds: float, now: float) -> tupl
         raise ClaimError(f"the token is valid for more than {MAX_DAYS} days")
     if max(begins or 0.0, issued or 0.0) > now + leeway_seconds:
         raise ClaimError("the token is not valid yet")
-    return until, issued or 0.0
+    # The earliest time at which it can have been issued: the issuer's clock may be ahead.
+    return until, max(0.0, (issued or 0.0) - leeway_seconds)
 
 
 def _time(claims: Mapping[str, Any], name: str) -> float | None:

@@ -19,7 +19,10 @@ from mcpp.protocol.capabilities import Capabilities
 from mcpp_gateway import config as configuration
 from mcpp_gateway import links, log_format
 from mcpp_gateway.config import Config, ConfigError
+from mcpp_gateway.config.checks import check_participant_limits
+from mcpp_gateway.config.errors import BadKeyError
 from mcpp_gateway.config.participants import id_mistake
+from mcpp_gateway.core.limits import ParticipantLimits
 from mcpp_gateway.tokens.revocations import MAX_DAYS, Revocations
 
 if TYPE_CHECKING:
@@ -71,6 +74,13 @@ def _parser() -> argparse.ArgumentParser:
         help="a kind, or a JSON pattern, that it may send; may be repeated (default: all)",
     )
     signed.add_argument("--hears", metavar="FILTER", help="such as 'not type:reasoning', or JSON")
+    signed.add_argument(
+        "--limit",
+        action="append",
+        type=_limit,
+        metavar="NAME=N",
+        help="such as messages_per_second=20: at most so many, if the pod allows more",
+    )
     signed.add_argument("--admin", action="store_true", help="it may use the admin's interface")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--list", action="store_true", help="list tokens that were issued")
@@ -111,7 +121,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _is_signed_only(arguments: argparse.Namespace) -> bool:
-    return bool(arguments.can or arguments.hears or arguments.pod or arguments.admin)
+    stated = (arguments.can, arguments.hears, arguments.limit, arguments.pod, arguments.admin)
+    return any(stated)
 
 
 def _config(arguments: argparse.Namespace, pod: local_pod.LocalPod | None) -> Config:
@@ -159,6 +170,8 @@ def _sign(arguments: argparse.Namespace, pod: local_pod.LocalPod | None) -> str:
         rights["capabilities"] = arguments.can
     if arguments.hears:
         rights["hears"] = read_filter(arguments.hears).to_json()
+    if arguments.limit:
+        rights["limits"] = dict(arguments.limit)
     for name in ("multiple", "person", "admin"):
         if getattr(arguments, name):
             rights[name] = True
@@ -174,6 +187,13 @@ def _revoke(arguments: argparse.Namespace, pod: local_pod.LocalPod | None) -> No
         revocations = _store(arguments, pod).revoke(arguments.name, time.time())
         if not was_configured:
             print(f"revoked until {_time(revocations[0].until)}")
+        if pod is None and any(
+            each.id == arguments.name
+            for settings in _config(arguments, pod).pods.values()
+            for each in settings
+        ):
+            text = f"{arguments.name!r} also has a token in {arguments.config}, which stays valid"
+            print(f"mcpp token: {text}: change it there, and reload", file=sys.stderr)
     elif not was_configured:
         raise ConfigError(f"no participant {arguments.name!r} in this pod")
 
@@ -226,3 +246,17 @@ def _pattern(text: str) -> dict[str, Any]:
     except CapabilityError as error:
         raise argparse.ArgumentTypeError(f"{error.path[4:]} {error.reason}") from None
     return pattern
+
+
+def _limit(text: str) -> tuple[str, float]:
+    name, _, number = text.partition("=")
+    try:
+        value: float = msgspec.json.decode(number, type=int | float)
+        limits = msgspec.convert({name: value}, ParticipantLimits)
+        check_participant_limits(limits, "limits")
+    except msgspec.MsgspecError:
+        known = ", ".join(ParticipantLimits.__struct_fields__)
+        raise argparse.ArgumentTypeError(f"must be NAME=NUMBER with one of {known}") from None
+    except BadKeyError as error:
+        raise argparse.ArgumentTypeError(f"{name} {error.reason}") from None
+    return name, value

@@ -1,9 +1,10 @@
 """The keys of one issuer: read when needed, in a thread, and kept while the key server is down.
 
-A token with an unknown key id starts a refresh. The request waits for it, so that a rotation is
-not noticed by clients. Refreshes are `REFRESH_SECONDS` apart: tokens with invented key ids cost the
-key server no more than that. Keys are used for up to 24 hours after they were last read, also by
-the next process if they are saved.
+A token with an unknown key id starts a refresh, as does one without an id that no key has signed:
+then only its signature tells that the keys were rotated. The request waits for the refresh, so that
+clients do not notice a rotation. Refreshes are `REFRESH_SECONDS` apart: tokens with invented key
+ids cost the key server no more than that. Keys are used for up to 24 hours after they were last
+read, also by the next process if they are saved.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ logger = logging.getLogger("mcpp.gateway")
 
 REFRESH_SECONDS: Final = 5.0
 KEEP_SECONDS: Final = 24 * 3600.0
+_TRIED_KEYS: Final = 4  # each costs a forged token 0.1 ms of this process
 _RENEW_SECONDS: Final = 600.0  # so that keys that were withdrawn are not trusted for long
 
 ReadKeys = Callable[[], Sequence[VerifyingKey]]
@@ -60,17 +62,17 @@ class KeyCache:
         """Begin with keys that were read before; those that are too old are not used."""
         self._keys, self._read_at = keys, read_at
 
-    def find(self, id: str | None) -> VerifyingKey | None:
-        """Return the key with an id, or the only key if a token names none."""
+    def find(self, id: str | None) -> Sequence[VerifyingKey]:
+        """Return the keys that may have signed a token with this key id, or with none.
+
+        Where the token or the keys have no id, these are the first few.
+        """
         if self._renews and self._clock() - self._read_at > KEEP_SECONDS:
-            return None
-        if id is None:
-            return self._keys[0] if len(self._keys) == 1 else None
-        for key in self._keys:
-            if key.id == id:
-                return key
-        # A key from a PEM file has no id of its own: it is that of every token.
-        return next((key for key in self._keys if key.id is None), None)
+            return ()
+        named = [key for key in self._keys if id is not None and key.id == id]
+        if named:
+            return named
+        return [key for key in self._keys if id is None or key.id is None][:_TRIED_KEYS]
 
     @property
     def retry_seconds(self) -> float | None:

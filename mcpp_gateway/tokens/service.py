@@ -33,6 +33,8 @@ class TokenService:
         config: Config,
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        *,
         shared: OwnTokens | None = None,
         before: "TokenService | None" = None,
     ) -> None:
@@ -41,7 +43,8 @@ class TokenService:
         Args:
             config: the configuration.
             loop: the event loop.
-            clock: the time.
+            clock: the time, which does not jump; for how long keys are used.
+            wall_clock: Unix time, as in tokens.
             shared: what the gateways of a cluster have in common.
             before: the service of the configuration before, whose keys are used until the key
                 servers have answered.
@@ -49,6 +52,7 @@ class TokenService:
         self.revocations = Revocations()
         self._loop = loop
         self._clock = clock
+        self._wall_clock = wall_clock
         self._saved = SavedKeys(None if config.key_folder is None else Path(config.key_folder))
         self._fetched: dict[str, KeyCache] = {}
         earlier = {} if before is None else before._fetched
@@ -75,8 +79,9 @@ class TokenService:
                 issuer.keys.refresh()
         self._verification = Issuers(self._issuers, config.pods)
 
-    def verify(self, token: str, now: float, *, may_refresh: bool = True) -> Verdict:
+    def verify(self, token: str, *, may_refresh: bool = True) -> Verdict:
         """Return what a token admits; a revoked one admits no participant."""
+        now = self._wall_clock()
         verdict = self._verification.verify(token, now, may_refresh=may_refresh)
         if isinstance(verdict, Grant) and self.revocations.covers(verdict):
             return BadToken("the token was revoked")
@@ -84,7 +89,7 @@ class TokenService:
 
     def revoke(self, name: str) -> None:
         """Revoke a token by its id, or all tokens of a participant (S-10)."""
-        now = self._clock()
+        now = self._wall_clock()
         if self._folder is not None:
             self.add(self._folder.revoke(name, now))
         else:
@@ -92,7 +97,7 @@ class TokenService:
 
     def add(self, revocations: Iterable[Revocation]) -> bool:
         """Add revocations that another gateway knows. Return whether any is new."""
-        return self.revocations.add(revocations, self._clock())
+        return self.revocations.add(revocations, self._wall_clock())
 
     def learn(self) -> bool:
         """Read what has changed in the folder of own tokens. Return whether anything is revoked."""
@@ -148,16 +153,22 @@ class TokenService:
         def read() -> Sequence[VerifyingKey]:
             data = fetch(url)
             keys = read_key_set(data)
-            self._saved.save(url, data, self._clock())
+            self._saved.save(url, data, self._wall_clock())
             return keys
 
         cache = KeyCache(settings.name, read, self._loop, self._clock)
-        known = self._known.get(url) or self._saved.load(url, self._clock())
+        known = self._known.get(url) or self._restored(url)
         if known is not None:
             cache.restore(*known)
         cache.refresh()  # not in place: the key server may take its time
         self._fetched[url] = cache
         return cache
+
+    def _restored(self, url: str) -> tuple[Sequence[VerifyingKey], float] | None:
+        """Return the saved keys of a key server, and when they were read by the steady clock."""
+        now = self._wall_clock()
+        saved = self._saved.load(url, now)
+        return saved and (saved[0], self._clock() - (now - saved[1]))
 
     def _reading(self, settings: IssuerSettings) -> KeyCache:
         """Return the keys of a file. Raises ConfigError."""

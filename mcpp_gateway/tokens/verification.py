@@ -9,6 +9,7 @@ from jwt.exceptions import InvalidAudienceError, MissingRequiredClaimError, PyJW
 
 from mcpp_gateway.tokens.claims import ClaimError, Grant, Template, read_grant
 from mcpp_gateway.tokens.key_cache import KeyCache
+from mcpp_gateway.tokens.keys import VerifyingKey
 from mcpp_gateway.tokens.verdicts import BadToken, Unverifiable, Verdict
 
 _ALGORITHMS: Final = ("EdDSA", "ES256", "RS256")
@@ -54,19 +55,16 @@ class Issuers:
         waiting: Unverifiable | None = None
         refusal = BadToken()
         for issuer in self._candidates(claims):
-            key = issuer.keys.find(key_id)
-            if key is None:
-                waiting = waiting or _unverifiable(issuer, may_refresh)
-                continue
-            if key.algorithm != header["alg"]:
-                continue
+            keys = issuer.keys.find(key_id)
             try:
-                verified = _verify(token, key.key, key.algorithm, issuer)
+                verified = _verify(token, keys, header["alg"], issuer)
             except ClaimError as error:  # another issuer may have the same keys
                 refusal = BadToken(str(error))
                 continue
             if verified is not None:
                 return self._grant(verified, issuer, now)
+            if not any(key.id is not None and key.id == key_id for key in keys):
+                waiting = waiting or _unverifiable(issuer, may_refresh)
         return waiting or refusal
 
     def _candidates(self, claims: Mapping[str, Any]) -> list[Issuer]:
@@ -100,24 +98,30 @@ def _unverifiable(issuer: Issuer, may_refresh: bool) -> Unverifiable | None:
     return Unverifiable(refresh, not wait, max(1.0, wait))
 
 
-def _verify(token: str, key: Any, algorithm: str, issuer: Issuer) -> Mapping[str, Any] | None:
-    """Return the claims of a token, None if the key did not sign it.
+def _verify(
+    token: str, keys: Iterable[VerifyingKey], algorithm: str, issuer: Issuer
+) -> Mapping[str, Any] | None:
+    """Return the claims of a token, None if none of the keys signed it.
 
-    Raises ClaimError if it did, for another audience.
+    Raises ClaimError if one did, for another audience.
     """
+    found = (_read(token, each, issuer) for each in keys if each.algorithm == algorithm)
+    return next((claims for claims in found if claims is not None), None)
+
+
+def _read(token: str, key: VerifyingKey, issuer: Issuer) -> Mapping[str, Any] | None:
     try:
         claims: Mapping[str, Any] = jwt.decode(
             token,
-            key,
-            algorithms=[algorithm],
+            key.key,
+            algorithms=[key.algorithm],
             audience=issuer.audience,
             issuer=issuer.issuer,
             options={
-                # By the gateway's own clock, which does not jump.
+                # Where the claims are read, with a reason and by the time that was passed in.
                 "verify_exp": False,
                 "verify_nbf": False,
                 "verify_iat": False,
-                # Where the claims are read, with a reason.
                 "verify_sub": False,
                 "verify_jti": False,
                 "verify_aud": issuer.audience is not None,

@@ -269,7 +269,7 @@ class AdmissionControl:
             if identity is not None:
                 found = _Holder(identity[1], (identity[0],), until)
             elif self.tokens is not None and _is_signed(token):
-                found = self._verify(self.tokens, token, now, waited)
+                found = self._verify(self.tokens, token, waited)
         if found is None:
             return self._throttle.record_failure(address, now)
         if isinstance(found, _Holder):
@@ -277,10 +277,10 @@ class AdmissionControl:
         return found
 
     def _verify(
-        self, tokens: "TokenService", token: str, now: float, waited: Waiting | None
+        self, tokens: "TokenService", token: str, waited: Waiting | None
     ) -> _Holder | Denial | Waiting | None:
         """Return who holds a signed token; None for one that no issuer has signed."""
-        verdict = tokens.verify(token, now, may_refresh=waited is None)
+        verdict = tokens.verify(token, may_refresh=waited is None)
         if isinstance(verdict, Grant):
             until = verdict.until
             return _Holder(verdict.settings.id, verdict.pods, until, verdict)

@@ -1,58 +1,94 @@
-"""Leases: connections whose token ends, by its expiry or because it was revoked."""
+"""Leases: connections whose token ends, by its expiry or because it was revoked.
+
+A signed token expires by Unix time, which its issuer shares. A timer is not enough for that: it
+stops while the machine is suspended, and does not know that the system's clock was set.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mcpp_gateway.core.effects import REVOKED, SESSION_EXPIRED, TOKEN_EXPIRED
+from mcpp_gateway.core.joining.grants import GrantedSettings, encode_grant
 from mcpp_gateway.edge.admission.control import Admission
+from mcpp_gateway.edge.admission.sign_in import Identity
 
 if TYPE_CHECKING:
     from mcpp_gateway.edge.connection import ServerConnection
     from mcpp_gateway.tokens.claims import Grant
 
+_EXPIRED: Final = "the token has expired; reconnect with a newer one"
+
+
+class _Lease(NamedTuple):
+    """Whose connection it is, and what its signed token admits."""
+
+    identity: Identity
+    grant: "Grant"
+
 
 class Leases:
     """The connections whose token ends. Owns a timer for each."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+    ) -> None:
         self._loop = loop
         self._clock = clock
+        self._wall_clock = wall_clock
         self._timers: dict[ServerConnection, asyncio.TimerHandle] = {}
-        self._grants: dict[ServerConnection, Grant] = {}
+        self._leases: dict[ServerConnection, _Lease] = {}
+        # Of the token that joined last: it decides for all connections of a participant (S-01).
+        self._in_force: dict[Identity, Grant] = {}
 
     def add(self, connection: "ServerConnection", admission: Admission) -> None:
         """Close a connection when its token expires, if it does."""
         if admission.until is None:
             return
         if admission.grant is None:
-            code, reason = SESSION_EXPIRED, "the session has expired"
+            code, reason, now = SESSION_EXPIRED, "the session has expired", self._clock()
         else:
-            code, reason = TOKEN_EXPIRED, "the token has expired; reconnect with a newer one"
-            self._grants[connection] = admission.grant
-        wait = max(0.0, admission.until - self._clock())
+            code, reason, now = TOKEN_EXPIRED, _EXPIRED, self._wall_clock()
+            identity = admission.pod, admission.participant
+            self._leases[connection] = _Lease(identity, admission.grant)
+            self._in_force[identity] = admission.grant
+        wait = max(0.0, admission.until - now)
         self._timers[connection] = self._loop.call_later(wait, connection.close, code, reason)
+
+    def check(self) -> None:
+        """Close connections whose signed token has expired; called about once a second."""
+        now = self._wall_clock()
+        for connection, grant in self.grants():
+            if grant.until <= now:
+                connection.close(TOKEN_EXPIRED, _EXPIRED)
+        self._end_outlived(lambda grant: grant.until <= now)
 
     def forget(self, connection: "ServerConnection") -> None:
         """Forget a connection that is closed."""
-        self._grants.pop(connection, None)
+        self._leases.pop(connection, None)
         timer = self._timers.pop(connection, None)
         if timer is not None:
             timer.cancel()
 
     def grants(self) -> Iterator[tuple["ServerConnection", "Grant"]]:
         """Yield the connections that signed tokens admitted, with what these admit."""
-        yield from list(self._grants.items())
+        for connection, lease in list(self._leases.items()):
+            yield connection, lease.grant
 
     def grant(self, connection: "ServerConnection") -> "Grant | None":
         """Return what a connection's signed token admits."""
-        return self._grants.get(connection)
+        lease = self._leases.get(connection)
+        return None if lease is None else lease.grant
 
     def revoke(self, is_revoked: Callable[["Grant"], bool]) -> list["ServerConnection"]:
         """Close the connections with revoked tokens, and return them."""
         closed = [connection for connection, grant in self.grants() if is_revoked(grant)]
         for connection in closed:
             connection.close(REVOKED, "token revoked")
+        self._end_outlived(is_revoked)
         return closed
 
     def end(self, is_changed: Callable[["Grant"], bool]) -> None:
@@ -60,3 +96,20 @@ class Leases:
         for connection, grant in self.grants():
             if is_changed(grant):
                 connection.close(TOKEN_EXPIRED, "the issuer's rights have changed; reconnect")
+
+    def _end_outlived(self, has_ended: Callable[["Grant"], bool]) -> None:
+        """Close connections that have the rights of a token that has ended, and not their own."""
+        ended = {each: grant for each, grant in self._in_force.items() if has_ended(grant)}
+        for identity in ended:
+            del self._in_force[identity]
+        for connection, (identity, grant) in list(self._leases.items()):
+            if identity not in ended or has_ended(grant):
+                continue
+            if _rights(grant) == _rights(ended[identity]):
+                self._in_force[identity] = grant
+            else:
+                connection.close(TOKEN_EXPIRED, "the rights of another token have ended; reconnect")
+
+
+def _rights(grant: "Grant") -> bytes:
+    return encode_grant(GrantedSettings(grant.settings, grant.issuer, until=0.0))

@@ -54,6 +54,7 @@ class Done(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _NOT_KEPT: Final = "until the gateway restarts: without [tokens] revocations are not stored"
+_CONFIGURED: Final = "its token in the configuration stays valid: change it there, and reload"
 
 
 class _BadRequestError(Exception):
@@ -118,9 +119,14 @@ def _connections(gateway: "Gateway", query: _Query) -> list[views.ConnectionStat
 
 
 def _limits(gateway: "Gateway", query: _Query) -> Any:
+    participant = query.get("participant")
     if "pod" not in query:
+        if participant is not None:
+            raise _BadRequestError("name the pod of the participant, too")
         return gateway.config.limits
-    return views.limits_of(gateway, query["pod"], query.get("participant"))
+    if participant is not None and participant not in gateway.pods[query["pod"]].members.known():
+        raise _BadRequestError("no such participant in this pod")
+    return views.limits_of(gateway, query["pod"], participant)
 
 
 _VIEWS: Final[Mapping[str, Callable[["Gateway", _Query], Any]]] = {
@@ -161,7 +167,10 @@ async def _revoke(gateway: "Gateway", wanted: RevokeRequest) -> Response | Denia
     try:
         closed = await gateway.revoke(wanted.name)
         is_kept = gateway.cluster is not None or gateway.config.token_folder is not None
-        return _json(Done(closed, "" if is_kept else _NOT_KEPT))
+        notes = [] if is_kept else [_NOT_KEPT]
+        if any(pod.members.is_configured(wanted.name) for pod in gateway.pods.values()):
+            notes.append(_CONFIGURED)
+        return _json(Done(closed, "; ".join(notes)))
     except ConfigError as error:
         return Denial(400, str(error))
     except McppError as error:

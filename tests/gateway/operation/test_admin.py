@@ -209,6 +209,19 @@ async def test_a_revocation_that_a_restart_would_forget_says_so(tmp_path: Path) 
                 body = b'{"name": "ada"}'
                 status, answer = await ask(gateway, "revoke", method="POST", body=body)
                 assert (status, answer["closed"], "note" not in answer) == (200, 0, is_kept)
+                body = b'{"name": "alice"}'
+                _, answer = await ask(gateway, "revoke", method="POST", body=body)
+                assert "its token in the configuration stays valid" in answer["note"]
+
+
+async def test_limits_of_a_participant_that_is_not_known_are_not_those_of_the_pod() -> None:
+    async with running(admin_config()) as gateway:
+        for query, status in (
+            ("pod=demo&participant=alice", 200),
+            ("pod=demo&participant=alise", 400),
+            ("participant=alice", 400),
+        ):
+            assert (await ask(gateway, f"limits?{query}"))[0] == status
 
 
 @pytest.mark.rule("O-02")

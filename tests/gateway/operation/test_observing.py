@@ -144,8 +144,12 @@ def test_check_prints_what_a_configuration_means(
     assert "admin      its own token" in shown
     assert "WARNING" not in shown
     assert "0123456789abcdef" not in shown
-    path.write_text("[gateway]\nport = 'x'")
-    assert main(["gateway", "--check", "--config", str(path)]) == 2
+    for mistake in ("[gateway]\nport = 'x'", "[gateway]\nport = 8787\n"):  # without a pod
+        path.write_text(mistake)
+        assert main(["gateway", "--check", "--config", str(path)]) == 2
+    path.write_text('[gateway]\nhost = "::1"\n[pods.demo]\n')
+    assert main(["gateway", "--check", "--config", str(path)]) == 0
+    assert "ws://[::1]:8787/ws" in capsys.readouterr().out
 
 
 @pytest.mark.rule("O-05")
@@ -168,6 +172,10 @@ def test_check_prints_what_a_configuration_means(
                 f'[issuers.i{i}]\njwks_url = "https://example.org"\naudience = "x"\n'
                 for i in range(2)
             ),
+            "give each issuer a pattern",
+        ),
+        (
+            '[tokens]\npath = "x"\n[issuers.i]\njwks_url = "https://example.org"\naudience = "x"\n',
             "give each issuer a pattern",
         ),
         (

@@ -18,6 +18,7 @@ import trustme
 import mcpp
 from mcpp_gateway.config import load
 from mcpp_gateway.edge.server import Gateway
+from mcpp_gateway.handover import start_successor
 from mcpp_gateway.process import serve
 from tests.gateway.sockets import token
 
@@ -181,6 +182,49 @@ async def test_a_process_that_cannot_start_changes_nothing(
             assert reason in said  # in one line
             assert lines().index(said) == known
             await alice.send("chat", "still here")
+
+
+@pytest.mark.rule("O-04")
+@pytest.mark.slow
+async def test_the_old_process_opens_its_log_again_if_the_new_one_cannot(tmp_path: Path) -> None:
+    async with asyncio.timeout(2 * BOUND), started(tmp_path) as gateway:
+        url = f"ws://127.0.0.1:{gateway.port}/ws?pod=demo"
+        log, config = tmp_path / "stderr", tmp_path / "gateway.toml"
+        async with mcpp.connect(url, token=token("alice")) as alice:
+            before = await alice.send("chat", "before")
+            good = config.read_text()
+            (tmp_path / "file").touch()
+            config.write_text(good.replace('"data"', '"file"'))
+            os.kill(gateway.pid, signal.SIGUSR2)
+            while log.read_text().count(" listening ") < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            assert set(re.findall(r"pid=(\d+)", log.read_text())) == {str(gateway.pid)}
+            (reason,) = re.findall(r"this one goes on reason=(.*)", log.read_text())
+            assert reason == "log.path: cannot use file: File exists"
+            await alice.send("chat", "after")
+            kept = [each async for each in alice.history({"kind": "chat"})]
+            assert [each.text for each in kept] == ["before", "after"]
+            assert kept[0].id == before.id
+            config.write_text(good)  # and the next one can
+            await gateway.upgrade()
+            await alice.send("chat", "upgraded")
+
+
+@pytest.mark.rule("O-04")
+async def test_a_gateway_that_stops_during_an_upgrade_ends_the_new_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "alive")
+    program = tmp_path / "slow.py"
+    program.write_text("import time\nwith open('alive', 'w'):\n    time.sleep(60)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(program)])
+    async with asyncio.timeout(BOUND / 2):
+        upgrade = asyncio.create_task(start_successor([]))
+        await asyncio.sleep(0)
+        with await asyncio.to_thread((tmp_path / "alive").open) as alive:
+            upgrade.cancel()
+            await asyncio.to_thread(alive.read)  # until it has ended
 
 
 @pytest.mark.rule("O-04")

@@ -43,6 +43,7 @@ class LoopbackIssuer:
         self.fetched = 0
         self.status = 200
         self.endless = False
+        self.names_keys = True
         self.address = ""
         self.rotate("first")
 
@@ -55,12 +56,13 @@ class LoopbackIssuer:
         now = time.time()
         stated = {"iss": "https://issuer", "aud": "mcpp", "sub": sub, "iat": now, "exp": now + 600}
         kept = {name: value for name, value in (stated | claims).items() if value is not None}
-        return jwt.encode(
-            kept, self.keys[self.current], algorithm=self.algorithm, headers={"kid": self.current}
-        )
+        headers = {"kid": self.current} if self.names_keys else None
+        return jwt.encode(kept, self.keys[self.current], self.algorithm, headers)
 
     def key_set(self) -> bytes:
         keys = [jwk(key, id, self.algorithm) for id, key in self.keys.items()]
+        for each in () if self.names_keys else keys:
+            del each["kid"]
         return json.dumps({"keys": keys}).encode()
 
     def config(self, name: str = "company", more: str = "", allow: str = "") -> str:

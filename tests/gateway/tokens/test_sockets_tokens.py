@@ -184,9 +184,11 @@ async def test_forged_tokens_use_up_the_budget_of_guesses(issuer: LoopbackIssuer
 
 
 @pytest.mark.rule("S-08")
+@pytest.mark.parametrize("names_keys", [True, False])
 async def test_a_rotation_of_keys_is_not_noticed(
-    issuer: LoopbackIssuer, monkeypatch: pytest.MonkeyPatch
+    issuer: LoopbackIssuer, names_keys: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    issuer.names_keys = names_keys
     monkeypatch.setattr(key_cache, "REFRESH_SECONDS", 0.05)
     async with (
         asyncio.timeout(3 * BOUND),
@@ -196,6 +198,8 @@ async def test_a_rotation_of_keys_is_not_noticed(
         await receive(ada)
         for number in range(5):
             issuer.rotate(f"key-{number}")
+            for old in list(issuer.keys)[:-2]:  # two overlap
+                del issuer.keys[old]
             await asyncio.sleep(0.06)
             assert await status(gateway, issuer.sign(f"eve-{number}")) == 101
         await ada.send(text := chat("ada"))  # the connection was not touched
@@ -272,6 +276,29 @@ async def test_connections_end_when_the_token_expires_and_come_back_with_the_nex
                     pass
                 heard.append(message.text)
             assert heard == [str(number) for number in range(len(heard))]
+
+
+@pytest.mark.rule("S-07", "S-09", "S-10")
+async def test_tokens_go_by_unix_time_after_a_suspension(
+    tmp_path: Path, issuer: LoopbackIssuer
+) -> None:
+    """While a machine sleeps, Unix time goes on and the clock of timers does not."""
+    store = TokenStore(tmp_path / "tokens")
+    text = f'[tokens]\npath = "{store.folder}"\n' + issuer_config(issuer)
+    async with asyncio.timeout(3 * BOUND), running(text) as gateway:
+        async with joined(gateway, issuer.sign("ada")) as ada:
+            await receive(ada)
+            gateway.wall_clock = lambda: time.time() + 3600
+            await ada.wait_closed()
+            assert ada.close_code == TOKEN_EXPIRED
+        now = gateway.wall_clock()
+        own = store.sign("eve", ["demo"], {}, now=now, expires=now + 60)
+        assert await status(gateway, own) == 101
+        assert await status(gateway, issuer.sign("ada")) == 401
+        fresh = issuer.sign("ada", iat=now - 60, exp=now + 60)
+        async with joined(gateway, fresh) as ada:
+            await receive(ada)
+            assert await gateway.revoke("ada") == 1
 
 
 @pytest.mark.rule("S-12")
@@ -378,6 +405,36 @@ async def test_a_revoked_token_ends_its_connections_within_two_seconds(tmp_path:
         assert await status(gateway, newer) == 101
 
 
+@pytest.mark.rule("S-01", "S-10")
+@pytest.mark.parametrize("way", ["revoked", "expired"])
+async def test_the_rights_of_a_token_end_with_it_on_every_connection(
+    issuer: LoopbackIssuer, way: str
+) -> None:
+    text = issuer_config(issuer, allow="multiple = true", more="clock_skew_seconds = 0")
+    chats = {"capabilities": [{"kind": "chat"}], "multiple": True}
+    async with asyncio.timeout(4 * BOUND), running(text) as gateway:
+        weak, same = (issuer.sign("ada", mcpp=chats) for _ in range(2))
+        lifetime = 600 if way == "revoked" else 2
+        strong = issuer.sign(
+            "ada", jti="strong", exp=time.time() + lifetime, mcpp={"multiple": True}
+        )
+        async with joined(gateway, weak) as one, joined(gateway, strong) as other:
+            welcome = json.loads(await one.recv())
+            assert welcome["payload"]["you"]["capabilities"] == [{"kind": "chat"}]
+            await receive(other)
+            if way == "revoked":
+                assert await gateway.revoke("strong") == 1
+            await one.wait_closed()
+            assert one.close_code == TOKEN_EXPIRED  # it may come back
+        async with joined(gateway, weak) as one, joined(gateway, same) as other:
+            welcome = json.loads(await one.recv())
+            assert welcome["payload"]["you"]["capabilities"] == [{"kind": "chat"}]
+            await receive(other)
+            await gateway.revoke("strong")  # once more: others are left alone
+            await one.send(text := chat("ada"))
+            await receive_until(one, mcpp.decode(text).id)
+
+
 @pytest.mark.rule("S-10")
 async def test_a_damaged_key_does_not_keep_tokens_from_being_revoked(tmp_path: Path) -> None:
     text = config_text() + f'[tokens]\npath = "{tmp_path / "tokens"}"\n'
@@ -393,6 +450,21 @@ async def test_a_damaged_key_does_not_keep_tokens_from_being_revoked(tmp_path: P
             await client.wait_closed()
             assert client.close_code == REVOKED
         assert await status(gateway, eve) == 101  # the keys that were read before are used
+
+
+@pytest.mark.rule("S-10")
+async def test_a_revocation_covers_tokens_of_an_issuer_whose_clock_is_ahead(
+    issuer: LoopbackIssuer,
+) -> None:
+    async with asyncio.timeout(3 * BOUND), running(issuer_config(issuer)) as gateway:
+        ahead = issuer.sign("ada", iat=time.time() + 20)
+        async with joined(gateway, ahead) as ada:
+            await receive(ada)
+            assert await gateway.revoke("ada") == 1
+            await ada.wait_closed()
+            assert ada.close_code == REVOKED
+        assert await status(gateway, ahead) == 401
+        assert await status(gateway, issuer.sign("eve", iat=time.time() + 20)) == 101
 
 
 @pytest.mark.rule("S-10")

@@ -36,11 +36,13 @@ def test_tokens_are_signed_listed_and_revoked(
 ) -> None:
     rights = ["--can", "chat", "--can", '{"kind": "mcp/*", "to": "files"}']
     options = ["--config", str(config), "--pod", "demo", "--hears", "not type:reasoning"]
-    token = run(capsys, "ada", *options, *rights, "--expires", "30d")
+    limits = ["--limit", "messages_per_second=0.5", "--limit", "burst=3"]
+    token = run(capsys, "ada", *options, *rights, *limits, "--expires", "30d")
     claims = jwt.decode(token, options={"verify_signature": False})
     assert claims["mcpp"] == {
         "capabilities": [{"kind": "chat"}, {"kind": "mcp/*", "to": "files"}],
         "hears": {"not": {"type": "reasoning"}},
+        "limits": {"messages_per_second": 0.5, "burst": 3},
     }
     assert (claims["sub"], claims["pod"]) == ("ada", "demo")
     assert abs(claims["exp"] - time.time() - 30 * 86_400) < 60
@@ -56,6 +58,14 @@ def test_tokens_are_signed_listed_and_revoked(
     assert len(TokenStore(config.parent / "tokens").public_keys()) == 2
     for path in (config.parent / "tokens").iterdir():
         assert path.stat().st_mode & 0o077 == 0
+
+
+def test_revoking_says_that_a_configured_token_stays_valid(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, is_told in (("ada", False), ("alice", True)):
+        assert main(["token", name, "--revoke", "--config", str(config)]) == 0
+        assert ("which stays valid" in capsys.readouterr().err) == is_told
 
 
 @pytest.mark.parametrize(
@@ -84,3 +94,12 @@ def test_a_token_lives_a_year_at_most(
 ) -> None:
     with pytest.raises(SystemExit):
         main(["token", "ada", "--config", str(config), f"--expires={time}"])
+
+
+@pytest.mark.parametrize("limit", ["burst", "burst=0", "burst=x", "burst=1.5", "max_hops=1", "=1"])
+def test_limits_that_no_gateway_would_accept_are_not_signed(
+    config: Path, limit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["token", "ada", "--config", str(config), "--expires=1d", "--limit", limit])
+    assert "argument --limit: " in capsys.readouterr().err
