@@ -35,6 +35,7 @@ from mcpp_agents.cli.joining import announce_join
 from mcpp_agents.recent_ids import RecentIds
 
 _MAX_PARENTS: Final = 100
+_STOPPED: Final = "I was stopped before I had an answer."
 
 logger = logging.getLogger("mcpp.acp")
 
@@ -78,6 +79,8 @@ class AcpBridge:
         kept = SessionFile(settings.sessions)
         self._sessions = Sessions(kept, folder.path, settings.servers, limits, settings.mode)
         self._turns: set[Turn] = set()
+        self._turn_ended = anyio.Event()
+        self._is_ending = False
         self._own_chats = RecentIds()
         program = Path(launch.command[0]).name
         self.participant = Participant(name, description=f"A coding agent ({program}).")
@@ -92,6 +95,15 @@ class AcpBridge:
     def agent(self) -> CodingAgent:
         """The agent; run its `keep_running` beside the participant."""
         return self._agent
+
+    async def end_questions(self) -> None:
+        """Cancel the questions that are being answered, and tell the askers; accept no others."""
+        self._is_ending = True
+        with anyio.move_on_after(self._limits.end_seconds, shield=True):
+            for turn in self._turns:
+                turn.scope.cancel()
+            while self._turns:
+                await self._turn_ended.wait()
 
     async def _serve_terminals(self, pod: Pod) -> None:
         assert self._terminals is not None
@@ -134,7 +146,7 @@ class AcpBridge:
     # --- answering ---
 
     async def _answer(self, message: Message) -> None:
-        if not self._is_asked(message):
+        if self._is_ending or not self._is_asked(message):
             return
         turn = Turn(message, self._limits, self._folder)
         self._turns.add(turn)
@@ -152,9 +164,15 @@ class AcpBridge:
                     problem = f"I cannot answer this now: {error}"
                 if problem:
                     await turn.reply(problem)
+            if self._is_ending and turn.scope.cancelled_caught:
+                await turn.reply(_STOPPED)
         finally:
-            self._turns.discard(turn)
-            await turn.end()
+            try:
+                await turn.end()
+            finally:
+                self._turns.discard(turn)
+                self._turn_ended.set()
+                self._turn_ended = anyio.Event()
 
     async def _work(self, turn: Turn) -> PromptResponse:
         """Have the agent work on a question. Raises AgentError."""
@@ -201,16 +219,16 @@ class AcpBridge:
         self, asking: asyncio.Task[PromptResponse], agent: RunningAgent, session_id: str, key: str
     ) -> None:
         """Tell the agent to stop, and wait for that; give the session up if it does not."""
-        with anyio.move_on_after(self._limits.cancel_seconds, shield=True):
+        with anyio.move_on_after(self._limits.cancel_seconds, shield=True) as waiting:
             try:
                 await agent.connection.cancel(session_id=session_id)
                 await asyncio.wait({asking})
             except ANSWER_ERRORS:
-                pass  # it has ended
-        if not asking.done():
+                pass  # it has ended, and its next process can load the session
+        if waiting.cancelled_caught and not asking.done():
             logger.warning("the coding agent did not stop; its session is given up")
             self._sessions.forget(agent, key)
-            asking.cancel()
+        asking.cancel()
         with anyio.CancelScope(shield=True):
             await asyncio.gather(asking, return_exceptions=True)
 
@@ -220,13 +238,27 @@ async def run(name: str, settings: AcpSettings, address: Address) -> None:
     bridge = AcpBridge(name, settings)
     announce_join(bridge.participant, "bridge")
 
-    async def work() -> None:
-        async with background() as tasks:
-            await tasks.start(bridge.agent.keep_running)
-            await bridge.participant.run(address)
-
     # As for an MCP server: the agent is killed with its children after a few seconds.
-    await until_signal(work, ends_by_itself=True)
+    await until_signal(lambda: _work(bridge, address), ends_by_itself=True)
+
+
+async def _work(bridge: AcpBridge, address: Address) -> None:
+    """Run until cancelled; then end the questions while the pod and the agent are still there."""
+    working = anyio.CancelScope(shield=True)
+
+    async def end_when_cancelled() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            await bridge.end_questions()
+            working.cancel()
+
+    async with background() as watching:
+        watching.start_soon(end_when_cancelled)
+        with working:
+            async with background() as tasks:
+                await tasks.start(bridge.agent.keep_running)
+                await bridge.participant.run(address)
 
 
 def _introduction(pod: Pod) -> str:
