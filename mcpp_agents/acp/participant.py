@@ -195,7 +195,7 @@ class AcpBridge:
             response: PromptResponse = asking.result()
         except ANSWER_ERRORS as error:
             raise AgentError(f"the coding agent failed: {error}") from None
-        if response.stop_reason == "cancelled":
+        if response.stop_reason == "cancelled" and not turn.is_rejected:
             raise AgentError("the coding agent has cancelled it")
         return response
 
