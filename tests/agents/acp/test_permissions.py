@@ -71,6 +71,17 @@ async def test_an_agent_that_stops_after_a_rejection_says_so(
     assert reply.text == "I stopped. @alice rejected it (not today): edit notes"
 
 
+async def test_files_that_the_title_does_not_name_are_named(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    async with coding_agent(pod, folders), pod.connect("alice") as alice:
+        await alice.send("chat", "title Edit files\nask a/notes: two", to="coder")
+        proposal = await said(alice, PROPOSAL)
+        assert proposal.payload["reason"] == "coder asks: Edit files\nFiles: a/notes"
+        await alice.reject(proposal, "no")
+        await said(alice, "chat")
+
+
 async def test_an_edited_call_allows_it_always(pod: MemoryPod, folders: Folders) -> None:
     """The inspector sends the call with other arguments, then rejects the proposal as edited."""
     async with coding_agent(pod, folders), pod.connect("alice") as alice:
