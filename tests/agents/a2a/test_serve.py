@@ -19,8 +19,10 @@ from a2a.types import (
 )
 
 import mcpp
+from mcpp.payloads import Preview
 from mcpp_agents.a2a.joining.joined_agent import JoinedAgent
 from mcpp_agents.a2a.joining.remote_agent import RemoteAgent
+from mcpp_agents.a2a.parts import data_of
 from tests.agents.a2a.servers import (
     VERSIONS,
     ScriptedExecutor,
@@ -201,7 +203,13 @@ async def test_an_open_proposal_asks_the_client_who_approves_or_rejects(
     @clerk.on("chat", to_me=True)
     async def work(message: mcpp.Message) -> None:
         async with message.child("reasoning") as thinking:
-            proposal = await thinking.propose("bank", "pay", amount=5, reason="as you asked")
+            proposal = await thinking.propose(
+                "bank",
+                "pay",
+                amount=5,
+                reason="as you asked",
+                preview=Preview(before="20", after="15"),
+            )
             try:
                 result = await proposal.result(until_rejected=True)
             except mcpp.CallError as error:
@@ -222,7 +230,10 @@ async def test_an_open_proposal_asks_the_client_who_approves_or_rejects(
             text, data = status.message.parts
             assert "clerk proposes to call pay" in text.text
             assert "as you asked" in text.text
-            assert dict(data.data.struct_value)["tool"] == "pay"
+            assert "Before:\n20\nAfter:\n15\nAnswer" in text.text
+            given = data_of(data)
+            assert given["tool"] == "pay"
+            assert given["preview"] == {"before": "20", "after": "15"}
             task_id = events[-1].status_update.task_id
             with pytest.raises(UnsupportedOperationError):
                 await events_of(client, "perhaps", task_id=task_id)
