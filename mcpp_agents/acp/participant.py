@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,10 +33,14 @@ from mcpp_agents.acp.sessions import MAIN, SessionFile, Sessions
 from mcpp_agents.acp.terminals import Terminals
 from mcpp_agents.acp.turn import Turn
 from mcpp_agents.cli.joining import announce_join
+from mcpp_agents.missed import MissedChat, missed_chats
 from mcpp_agents.recent_ids import RecentIds
 
 _MAX_PARENTS: Final = 100
 _STOPPED: Final = "I was stopped before I had an answer."
+# Chats that were sent while no bridge ran: sought in so many messages, answered up to this age.
+_PAST: Final = 500
+_MISSED_AGE: Final = timedelta(hours=1)
 
 logger = logging.getLogger("mcpp.acp")
 
@@ -83,8 +88,11 @@ class AcpBridge:
         self._is_ending = False
         self._own_chats = RecentIds()
         program = Path(launch.command[0]).name
-        self.participant = Participant(name, description=f"A coding agent ({program}).")
-        self.participant.on(kinds.CHAT, concurrency=limits.questions)(self._answer)
+        self._missed: dict[str, anyio.Event] = {}  # by session: all that was missed is answered
+        self._missed_room = anyio.CapacityLimiter(limits.questions)
+        self.participant = Participant(name, description=f"A coding agent ({program}).", last=_PAST)
+        self.participant.on_history(self._catch_up)
+        self.participant.on(kinds.CHAT, concurrency=limits.questions)(self._hear)
         self.participant.observe(self._observe)
         self.participant.on_resume(self._permissions.withdraw_old)
         self.participant.method(rpc.TOOLS_CALL)(self._serve)
@@ -120,6 +128,12 @@ class AcpBridge:
             return
         if item.sender == item.pod.me and item.kind == kinds.CHAT:
             self._own_chats.add(item.id)
+        if item.kind == rpc.CANCELLED_KIND:
+            # The SDK does so for live chats, but not for those that were missed.
+            for turn in self._turns:
+                asked = turn.question
+                if asked.id == item.correlation_id and asked.sender == item.sender:
+                    turn.scope.cancel()
         if item.context is not None and ends_context(item.envelope):
             ended = item.pod.contexts.get(item.context.id)
             if ended is None or ended.creator == item.sender:
@@ -145,8 +159,35 @@ class AcpBridge:
 
     # --- answering ---
 
+    def _catch_up(self, past: list[Message]) -> None:
+        """Answer what was asked while no bridge ran. What one began is not done a second time."""
+        groups: dict[str, list[MissedChat]] = {}
+        for chat in missed_chats(past, _MISSED_AGE):
+            groups.setdefault(_session_key(chat.message), []).append(chat)
+        for key, chats in groups.items():
+            self._missed[key] = anyio.Event()
+            chats[0].message.pod.start_soon(self._answer_missed, key, chats)
+
+    async def _answer_missed(self, key: str, chats: list[MissedChat]) -> None:
+        try:
+            async with self._missed_room:
+                for message, is_begun in chats:
+                    if is_begun:
+                        await message.reply(_STOPPED)
+                    else:
+                        await self._answer(message)
+        finally:
+            self._missed.pop(key).set()
+
+    async def _hear(self, message: Message) -> None:
+        if self._is_asked(message):
+            missed = self._missed.get(_session_key(message))
+            if missed is not None:
+                await missed.wait()
+            await self._answer(message)
+
     async def _answer(self, message: Message) -> None:
-        if self._is_ending or not self._is_asked(message):
+        if self._is_ending:
             return
         turn = Turn(message, self._limits, self._folder)
         self._turns.add(turn)
@@ -177,7 +218,7 @@ class AcpBridge:
     async def _work(self, turn: Turn) -> PromptResponse:
         """Have the agent work on a question. Raises AgentError."""
         question = turn.question
-        key = MAIN if question.context is None else question.context.id
+        key = _session_key(question)
         agent = await self._agent.running()
         session_id, is_new = await self._sessions.open(agent, key)
         prompt: list[Any] = [text_block(f"@{question.sender} writes:\n\n{question.text}")]
@@ -259,6 +300,10 @@ async def _work(bridge: AcpBridge, address: Address) -> None:
             async with background() as tasks:
                 await tasks.start(bridge.agent.keep_running)
                 await bridge.participant.run(address)
+
+
+def _session_key(question: Message) -> str:
+    return MAIN if question.context is None else question.context.id
 
 
 def _introduction(pod: Pod) -> str:
