@@ -39,6 +39,9 @@ def main() -> int:
     folder = arguments.folder.absolute()
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "project").mkdir(parents=True)
+    # As Ctrl-C: the end of the terminal, too, has to end what was started.
+    for order in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(order, signal.default_int_handler)
     with ExitStack() as stack, suppress(KeyboardInterrupt):
         url = stack.enter_context(model.serving())
         start(stack, folder, "up", "--port", str(arguments.port))
@@ -55,7 +58,8 @@ def main() -> int:
         print("\nWhat memory has kept:\n")
         print(recall(folder))
         if not arguments.approve:
-            print("\nStop with Ctrl-C. To see it again: mcpp replay agents-demo/.mcpp/log")
+            log = arguments.folder / local_pod.DIRECTORY / "log"
+            print(f"\nStop with Ctrl-C. To see it again: mcpp replay {log}")
             signal.pause()
     return 0
 

@@ -13,6 +13,7 @@ class AcpLimits:
     question_seconds: float = 4 * 3600.0
     approval_seconds: float = 3600.0
     cancel_seconds: float = 10.0  # to end its work when that is cancelled
+    end_seconds: float = 5.0  # to end its questions when the bridge ends
     write_seconds: float = 30.0  # to read what it is sent
 
     questions: int = 4  # answered at once, each in a session of its own

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,9 +33,14 @@ from mcpp_agents.acp.sessions import MAIN, SessionFile, Sessions
 from mcpp_agents.acp.terminals import Terminals
 from mcpp_agents.acp.turn import Turn
 from mcpp_agents.cli.joining import announce_join
+from mcpp_agents.missed import MissedChat, missed_chats
 from mcpp_agents.recent_ids import RecentIds
 
 _MAX_PARENTS: Final = 100
+_STOPPED: Final = "I was stopped before I had an answer."
+# Chats that were sent while no bridge ran: sought in so many messages, answered up to this age.
+_PAST: Final = 500
+_MISSED_AGE: Final = timedelta(hours=1)
 
 logger = logging.getLogger("mcpp.acp")
 
@@ -78,10 +84,15 @@ class AcpBridge:
         kept = SessionFile(settings.sessions)
         self._sessions = Sessions(kept, folder.path, settings.servers, limits, settings.mode)
         self._turns: set[Turn] = set()
+        self._turn_ended = anyio.Event()
+        self._is_ending = False
         self._own_chats = RecentIds()
         program = Path(launch.command[0]).name
-        self.participant = Participant(name, description=f"A coding agent ({program}).")
-        self.participant.on(kinds.CHAT, concurrency=limits.questions)(self._answer)
+        self._missed: dict[str, anyio.Event] = {}  # by session: all that was missed is answered
+        self._missed_room = anyio.CapacityLimiter(limits.questions)
+        self.participant = Participant(name, description=f"A coding agent ({program}).", last=_PAST)
+        self.participant.on_history(self._catch_up)
+        self.participant.on(kinds.CHAT, concurrency=limits.questions)(self._hear)
         self.participant.observe(self._observe)
         self.participant.on_resume(self._permissions.withdraw_old)
         self.participant.method(rpc.TOOLS_CALL)(self._serve)
@@ -92,6 +103,15 @@ class AcpBridge:
     def agent(self) -> CodingAgent:
         """The agent; run its `keep_running` beside the participant."""
         return self._agent
+
+    async def end_questions(self) -> None:
+        """Cancel the questions that are being answered, and tell the askers; accept no others."""
+        self._is_ending = True
+        with anyio.move_on_after(self._limits.end_seconds, shield=True):
+            for turn in self._turns:
+                turn.scope.cancel()
+            while self._turns:
+                await self._turn_ended.wait()
 
     async def _serve_terminals(self, pod: Pod) -> None:
         assert self._terminals is not None
@@ -108,6 +128,12 @@ class AcpBridge:
             return
         if item.sender == item.pod.me and item.kind == kinds.CHAT:
             self._own_chats.add(item.id)
+        if item.kind == rpc.CANCELLED_KIND:
+            # The SDK does so for live chats, but not for those that were missed.
+            for turn in self._turns:
+                asked = turn.question
+                if asked.id == item.correlation_id and asked.sender == item.sender:
+                    turn.scope.cancel()
         if item.context is not None and ends_context(item.envelope):
             ended = item.pod.contexts.get(item.context.id)
             if ended is None or ended.creator == item.sender:
@@ -133,8 +159,35 @@ class AcpBridge:
 
     # --- answering ---
 
+    def _catch_up(self, past: list[Message]) -> None:
+        """Answer what was asked while no bridge ran. What one began is not done a second time."""
+        groups: dict[str, list[MissedChat]] = {}
+        for chat in missed_chats(past, _MISSED_AGE):
+            groups.setdefault(_session_key(chat.message), []).append(chat)
+        for key, chats in groups.items():
+            self._missed[key] = anyio.Event()
+            chats[0].message.pod.start_soon(self._answer_missed, key, chats)
+
+    async def _answer_missed(self, key: str, chats: list[MissedChat]) -> None:
+        try:
+            async with self._missed_room:
+                for message, is_begun in chats:
+                    if is_begun:
+                        await message.reply(_STOPPED)
+                    else:
+                        await self._answer(message)
+        finally:
+            self._missed.pop(key).set()
+
+    async def _hear(self, message: Message) -> None:
+        if self._is_asked(message):
+            missed = self._missed.get(_session_key(message))
+            if missed is not None:
+                await missed.wait()
+            await self._answer(message)
+
     async def _answer(self, message: Message) -> None:
-        if not self._is_asked(message):
+        if self._is_ending:
             return
         turn = Turn(message, self._limits, self._folder)
         self._turns.add(turn)
@@ -152,14 +205,20 @@ class AcpBridge:
                     problem = f"I cannot answer this now: {error}"
                 if problem:
                     await turn.reply(problem)
+            if self._is_ending and turn.scope.cancelled_caught:
+                await turn.reply(_STOPPED)
         finally:
-            self._turns.discard(turn)
-            await turn.end()
+            try:
+                await turn.end()
+            finally:
+                self._turns.discard(turn)
+                self._turn_ended.set()
+                self._turn_ended = anyio.Event()
 
     async def _work(self, turn: Turn) -> PromptResponse:
         """Have the agent work on a question. Raises AgentError."""
         question = turn.question
-        key = MAIN if question.context is None else question.context.id
+        key = _session_key(question)
         agent = await self._agent.running()
         session_id, is_new = await self._sessions.open(agent, key)
         prompt: list[Any] = [text_block(f"@{question.sender} writes:\n\n{question.text}")]
@@ -177,7 +236,7 @@ class AcpBridge:
             response: PromptResponse = asking.result()
         except ANSWER_ERRORS as error:
             raise AgentError(f"the coding agent failed: {error}") from None
-        if response.stop_reason == "cancelled":
+        if response.stop_reason == "cancelled" and not turn.is_rejected:
             raise AgentError("the coding agent has cancelled it")
         return response
 
@@ -201,16 +260,16 @@ class AcpBridge:
         self, asking: asyncio.Task[PromptResponse], agent: RunningAgent, session_id: str, key: str
     ) -> None:
         """Tell the agent to stop, and wait for that; give the session up if it does not."""
-        with anyio.move_on_after(self._limits.cancel_seconds, shield=True):
+        with anyio.move_on_after(self._limits.cancel_seconds, shield=True) as waiting:
             try:
                 await agent.connection.cancel(session_id=session_id)
                 await asyncio.wait({asking})
             except ANSWER_ERRORS:
-                pass  # it has ended
-        if not asking.done():
+                pass  # it has ended, and its next process can load the session
+        if waiting.cancelled_caught and not asking.done():
             logger.warning("the coding agent did not stop; its session is given up")
             self._sessions.forget(agent, key)
-            asking.cancel()
+        asking.cancel()
         with anyio.CancelScope(shield=True):
             await asyncio.gather(asking, return_exceptions=True)
 
@@ -220,13 +279,31 @@ async def run(name: str, settings: AcpSettings, address: Address) -> None:
     bridge = AcpBridge(name, settings)
     announce_join(bridge.participant, "bridge")
 
-    async def work() -> None:
-        async with background() as tasks:
-            await tasks.start(bridge.agent.keep_running)
-            await bridge.participant.run(address)
-
     # As for an MCP server: the agent is killed with its children after a few seconds.
-    await until_signal(work, ends_by_itself=True)
+    await until_signal(lambda: _work(bridge, address), ends_by_itself=True)
+
+
+async def _work(bridge: AcpBridge, address: Address) -> None:
+    """Run until cancelled; then end the questions while the pod and the agent are still there."""
+    working = anyio.CancelScope(shield=True)
+
+    async def end_when_cancelled() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            await bridge.end_questions()
+            working.cancel()
+
+    async with background() as watching:
+        watching.start_soon(end_when_cancelled)
+        with working:
+            async with background() as tasks:
+                await tasks.start(bridge.agent.keep_running)
+                await bridge.participant.run(address)
+
+
+def _session_key(question: Message) -> str:
+    return MAIN if question.context is None else question.context.id
 
 
 def _introduction(pod: Pod) -> str:

@@ -22,7 +22,7 @@ from mcpp.errors import TooLargeError
 from mcpp.payloads import Reject
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
-from mcpp_agents.acp.descriptions import ToolCallState, shorten
+from mcpp_agents.acp.descriptions import ToolCallState, below, one_line, shorten
 from mcpp_agents.acp.limits import AcpLimits
 from mcpp_agents.acp.turn import Turn
 
@@ -194,8 +194,13 @@ class Permissions:
         lines = [f"{turn.question.pod.me} asks: {call.name}"]
         if call.command is not None:
             lines.append(shorten(call.command, self._limits.shown_chars))
-        paths = [*call.paths, *(each.path for each in call.changes)]
-        outside = [path for path in dict.fromkeys(paths) if not self._is_inside(path)]
+        paths = dict.fromkeys([*call.paths, *(each.path for each in call.changes)])
+        outside = [path for path in paths if not self._is_inside(path)]
+        # Codex names no file in its title.
+        inside = [one_line(below(turn.folder, path)) for path in paths if path not in outside]
+        unnamed = [path for path in inside if path not in call.name]
+        if unnamed:
+            lines.append(f"Files: {shorten(', '.join(unnamed), 1000)}")
         if outside:
             lines.append(f"Outside of its folder: {shorten(', '.join(outside), 1000)}")
         return "\n".join(lines)

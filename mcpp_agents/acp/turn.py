@@ -69,6 +69,11 @@ class Turn:
         self._entries = 0
         self._left_out = 0
 
+    @property
+    def is_rejected(self) -> bool:
+        """Whether the last tool call that was decided on was rejected. Codex stops then."""
+        return bool(self._rejection)
+
     async def start(self) -> None:
         """Begin the context, so that others see that the agent is at work."""
         params = {"progressToken": self.question.id, "progress": 0, "message": "working"}

@@ -16,7 +16,7 @@ import anyio
 
 from mcpp import EncodeError, Envelope, Gap, McppError, Options, Pod, Refused, connect
 from mcpp.client.local_pod import Address
-from mcpp.errors import TooLargeError
+from mcpp.errors import NotInHistoryError, TooLargeError
 from mcpp.filters import Filter, sender
 from mcpp_agents.link.mirror import PREFIX, TEXTS, LinkedPod, Mirror
 from mcpp_agents.link.origin import MirrorOrigin, Reference
@@ -152,6 +152,8 @@ async def _send(mirror: Mirror, mirrored: Envelope, target: Pod, room: anyio.Sem
                 await target.send_envelope(mirrored)
             except Refused as error:
                 if error.code == "duplicate_id":
+                    if await _is_there(mirror, mirrored, target):
+                        return
                     mirrored = mirror.rename(mirrored, secrets.token_hex(_RANDOM_BYTES))
                 elif error.code == "loop_suspected" and not mirrored.kind.startswith(PREFIX):
                     # A person may have spoken in the source, but none did here: agents are not to
@@ -165,6 +167,17 @@ async def _send(mirror: Mirror, mirrored: Envelope, target: Pod, room: anyio.Sem
         logger.warning("%s is not mirrored to %s: %s", mirrored.id, target.name, error)
     finally:
         room.release()
+
+
+async def _is_there(mirror: Mirror, mirrored: Envelope, target: Pod) -> bool:
+    """Return whether a link that is to be continued has brought the same original already."""
+    try:
+        (found,) = await target.around(mirrored.id, before=0, after=0)
+    except (NotInHistoryError, Refused):
+        return False
+    there, ours = MirrorOrigin.of(found.envelope), MirrorOrigin.of(mirrored)
+    is_same = there is not None and ours is not None and there.path[0] == ours.path[0]
+    return is_same and found.sender in mirror.through
 
 
 def _report_gap(gap: Gap) -> None:

@@ -63,7 +63,7 @@ class TaskBoard:
         if task is None:
             return
         if item.kind == kinds.LIVE_TEXT:
-            task.observe_live(item.payload_as(LiveText), item.sender)
+            task.observe_live(item.correlation_id, item.payload_as(LiveText), item.sender)
             return
         task.observe(item.envelope)
         if task.record.is_over:

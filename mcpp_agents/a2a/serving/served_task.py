@@ -81,13 +81,19 @@ class ServedTask:
         if self.record.is_over:
             self._dismiss()
 
-    def observe_live(self, part: LiveText, sender: str) -> None:
-        """Take a part of an answer that is being written."""
+    def observe_live(self, id: str | None, part: LiveText, sender: str) -> None:
+        """Take a part of an answer that is being written; `id` is the one of the complete message.
+
+        A participant may begin another text: the first one was a thought, not the answer.
+        """
         is_answer = part.in_reply_to is not None and part.in_reply_to == self.record.pending
-        if is_answer and sender == self.record.participant:
-            piece = self._live.add(part)
-            if piece:
-                self._publish_text(piece, append=bool(self._written))
+        if not is_answer or sender != self.record.participant:
+            return
+        if id != self._live.id or part.ended:
+            self._live, self._written = GrowingText(id or "", sender), ""
+        piece = "" if part.ended else self._live.add(part)
+        if piece:
+            self._publish_text(piece, append=bool(self._written))
 
     def _publish_answer(self, answer: Said) -> None:
         """Send what is missing of the answer, or all of it if what was shown is not its start."""

@@ -25,7 +25,7 @@ ELICIT: Final = "elicitation/create"
 _QUESTION: Final = str(Kind(kinds.REQUEST, ELICIT))
 _MAX_MESSAGES: Final = 1000
 _MAX_OPEN: Final = 64
-_MAX_SHOWN_CHARS: Final = 4_000  # of a proposal's arguments, as text
+_MAX_SHOWN_CHARS: Final = 4_000  # of a proposal's arguments and of its preview, as text
 
 Phase: TypeAlias = Literal["working", "waiting", "concluded", "failed", "cancelled"]
 
@@ -174,20 +174,31 @@ def describe_waiting(envelope: Envelope) -> tuple[str, dict[str, Any]]:
     """Return what a proposal or a question says, for people and as JSON."""
     if is_question(envelope):
         params = rpc.read_request(envelope).params
-        data = {"question": envelope.id, "requestedSchema": params.get("requestedSchema", {})}
-        return str(params.get("message", "")), data
+        schema = params.get("requestedSchema", {})
+        return str(params.get("message", "")), {"question": envelope.id, "requestedSchema": schema}
     proposal = envelope.payload_as(Proposal)
     tool = proposal.params.get("name", proposal.method)
-    data = {
+    data: dict[str, Any] = {
         "proposal": envelope.id,
         "participant": envelope.sender,
         "owner": (envelope.to or ("",))[0],
         "tool": tool,
         "arguments": proposal.params.get("arguments", {}),
     }
-    reason = f" Reason: {proposal.shown_reason}" if proposal.shown_reason else ""
     arguments = msgspec.json.encode(data["arguments"]).decode()
-    if len(arguments) > _MAX_SHOWN_CHARS:
-        arguments = f"{arguments[:_MAX_SHOWN_CHARS]}… (cut; the data has all of it)"
-    text = f"{envelope.sender} proposes to call {tool}({arguments}) of {data['owner']}.{reason}"
-    return f'{text} Answer "approve", or "reject" with a reason.', data
+    lines = [f"{envelope.sender} proposes to call {tool}({_cut(arguments)}) of {data['owner']}."]
+    if proposal.shown_reason:
+        lines[0] += f" Reason: {proposal.shown_reason}"
+    preview = proposal.shown_preview
+    if preview is not None:
+        shown = {"before": preview.before, "after": preview.after}
+        data["preview"] = {name: side for name, side in shown.items() if side is not None}
+        lines += [f"{name.capitalize()}:\n{_cut(side)}" for name, side in data["preview"].items()]
+    separator = " " if preview is None else "\n"
+    return separator.join([*lines, 'Answer "approve", or "reject" with a reason.']), data
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _MAX_SHOWN_CHARS:
+        return text
+    return f"{text[:_MAX_SHOWN_CHARS]}… (cut; the data has all of it)"

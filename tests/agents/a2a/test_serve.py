@@ -19,8 +19,10 @@ from a2a.types import (
 )
 
 import mcpp
+from mcpp.payloads import Preview
 from mcpp_agents.a2a.joining.joined_agent import JoinedAgent
 from mcpp_agents.a2a.joining.remote_agent import RemoteAgent
+from mcpp_agents.a2a.parts import data_of
 from tests.agents.a2a.servers import (
     VERSIONS,
     ScriptedExecutor,
@@ -133,6 +135,38 @@ async def test_an_answer_is_streamed_while_it_is_written(sockets: SocketPod, ver
         assert event.status_update.status.state == TaskState.TASK_STATE_COMPLETED
 
 
+async def test_another_live_text_replaces_the_first_one(sockets: SocketPod) -> None:
+    """As of a coding agent, which writes before it calls a tool, and then its answer."""
+    coder = mcpp.Participant("coder")
+    go_on = [anyio.Event(), anyio.Event()]
+
+    @coder.on("chat", to_me=True)
+    async def work(message: mcpp.Message) -> None:
+        thought = message.stream()
+        await thought.write("I begin. ")
+        await go_on[0].wait()
+        await thought.end()
+        async with message.stream() as out:
+            await out.write("It is ")
+            await go_on[1].wait()
+            await out.write("done.")
+
+    async with (
+        sockets.run(coder),
+        served(sockets, "coder") as url,
+        client_of(url, VERSIONS[0]) as client,
+    ):
+        shown: list[str] = []
+        async for event in client.send_message(asking("work")):
+            if event.HasField("artifact_update"):
+                update = event.artifact_update
+                text = update.artifact.parts[0].text
+                shown.append(shown[-1] + text if update.append else text)
+                go_on[min(len(shown), 2) - 1].set()  # it goes on when the client has this much
+    assert shown[:2] == ["I begin. ", "It is "]
+    assert shown[-1] == "It is done."
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_task_is_cancelled_and_so_is_the_work_on_it(
     sockets: SocketPod, version: str
@@ -169,7 +203,13 @@ async def test_an_open_proposal_asks_the_client_who_approves_or_rejects(
     @clerk.on("chat", to_me=True)
     async def work(message: mcpp.Message) -> None:
         async with message.child("reasoning") as thinking:
-            proposal = await thinking.propose("bank", "pay", amount=5, reason="as you asked")
+            proposal = await thinking.propose(
+                "bank",
+                "pay",
+                amount=5,
+                reason="as you asked",
+                preview=Preview(before="20", after="15"),
+            )
             try:
                 result = await proposal.result(until_rejected=True)
             except mcpp.CallError as error:
@@ -190,7 +230,10 @@ async def test_an_open_proposal_asks_the_client_who_approves_or_rejects(
             text, data = status.message.parts
             assert "clerk proposes to call pay" in text.text
             assert "as you asked" in text.text
-            assert dict(data.data.struct_value)["tool"] == "pay"
+            assert "Before:\n20\nAfter:\n15\nAnswer" in text.text
+            given = data_of(data)
+            assert given["tool"] == "pay"
+            assert given["preview"] == {"before": "20", "after": "15"}
             task_id = events[-1].status_update.task_id
             with pytest.raises(UnsupportedOperationError):
                 await events_of(client, "perhaps", task_id=task_id)

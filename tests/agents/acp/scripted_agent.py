@@ -32,6 +32,7 @@ class ScriptedAgent:
         self.has_loaded.set()
         self.servers: list[Any] = []
         self.cwd = ""
+        self.title = ""
         self.waiting: dict[int, asyncio.Future[Any]] = {}
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -153,13 +154,18 @@ class ScriptedAgent:
     async def do_env(self, session: str, name: str) -> None:
         await self.do_say(session, os.environ.get(name, "not set"))
 
+    async def do_title(self, session: str, text: str) -> None:
+        """`title TEXT`: the title of the next call that asks for permission, in place of a path."""
+        self.title = text
+
     async def do_ask(self, session: str, rest: str) -> None:
         """`ask PATH: TEXT`: ask for permission to write a file, then write it by itself."""
         path, _, text = rest.partition(": ")
         place = Path(self.cwd) / path
         old = place.read_text() if place.exists() else None
         change = {"type": "diff", "path": str(place), "oldText": old, "newText": text}
-        call = {"toolCallId": f"write-{path}", "title": path, "kind": "edit", "content": [change]}
+        title, self.title = self.title or path, ""
+        call = {"toolCallId": f"write-{path}", "title": title, "kind": "edit", "content": [change]}
         update(session, "tool_call", status="pending", **call)
         answer = await self.request(
             "session/request_permission", sessionId=session, toolCall=call, options=OPTIONS

@@ -1,12 +1,14 @@
 """A coding agent in a pod: prompts, updates, sessions, cancellation."""
 
 import json
+from datetime import timedelta
 
 import anyio
 import pytest
 
 import mcpp
 from mcpp import ContextTree
+from mcpp.client.factory import now, timestamp
 from mcpp.testing import MemoryPod
 from mcpp_agents.acp.descriptions import ToolCallState
 from mcpp_agents.acp.pod_tools import pod_server
@@ -60,6 +62,63 @@ async def test_each_context_has_a_session_and_the_main_stream_one_more(
             assert (await two.ask("coder", "remember")).text == "nothing"
             assert (await one.ask("coder", "remember")).text == "say in one"
         assert (await alice.ask("coder", "remember")).text == "say main"
+
+
+async def test_what_was_asked_while_no_bridge_ran_is_answered_in_its_turn(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    async with pod.connect("alice") as alice:
+        asked = await alice.send("chat", "say one", to="coder")
+        old = mcpp.new_envelope(
+            "chat",
+            {"text": "say old"},
+            sender="alice",
+            to=["coder"],
+            ts=timestamp(now() - timedelta(hours=2)),
+        )
+        await alice.send_envelope(old)
+        await alice.cancel(await alice.send("chat", "say given up", to="coder"))
+        async with alice.context("task") as ended:
+            await ended.send("chat", "say ended", to="coder")
+            await ended.conclude("ended")
+        async with alice.context("task") as task:
+            elsewhere = await task.send("chat", "say two", to="coder")
+            async with coding_agent(pod, folders):
+                replies = [await said(alice, "chat") for _ in range(2)]
+                assert {each.correlation_id: each.text for each in replies} == {
+                    asked.id: "one",
+                    elsewhere.id: "two",
+                }
+                assert (await alice.ask("coder", "remember")).text == "say one"
+        async with coding_agent(pod, folders):
+            assert (await alice.ask("coder", "remember")).text == "say one | remember"
+
+
+async def test_what_a_killed_bridge_had_begun_is_not_done_again(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    async with pod.connect("alice") as alice:
+        asked = await alice.send("chat", "write /x: text", to="coder")
+        async with pod.connect("coder") as before:  # as a bridge that ends without any cleaning up
+            progress = {"progressToken": asked.id, "progress": 0}
+            await before.notify("notifications/progress", progress, correlation_id=asked.id)
+        async with coding_agent(pod, folders):
+            told = await said(alice, "chat")
+    assert told.correlation_id == asked.id
+    assert told.text == "I was stopped before I had an answer."
+
+
+async def test_a_missed_chat_can_be_cancelled_while_it_is_answered(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    async with pod.connect("alice") as alice:
+        asked = await alice.send("chat", "think Hm.\nplan wait\nwait", to="coder")
+        async with coding_agent(pod, folders):
+            await said(alice, "reflection", "Plan")
+            await alice.cancel(asked)
+            ended = await said(alice, "conclusion")
+            assert ended.payload["outcome"] == "cancelled"
+            assert "wait" in (await alice.ask("coder", "remember")).text
 
 
 async def test_a_restarted_bridge_goes_on_with_its_sessions(

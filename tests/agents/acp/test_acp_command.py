@@ -8,7 +8,7 @@ import pytest
 
 from mcpp.client import local_pod
 from mcpp_agents.acp.pod_tools import tools_token
-from tests.agents.acp.bridges import SCRIPTED, Folders
+from tests.agents.acp.bridges import SCRIPTED, Folders, said
 from tests.agents.processes import BOUND, Commands
 from tests.interaction.conftest import SocketPod
 
@@ -37,6 +37,34 @@ async def test_a_killed_bridge_leaves_no_agent_behind(
         with anyio.fail_after(BOUND):
             while _is_running(started):  # noqa: ASYNC110
                 await anyio.sleep(0.01)
+
+
+@pytest.mark.anyio
+async def test_a_bridge_that_is_stopped_tells_the_asker_and_later_goes_on_with_the_session(
+    commands: Commands, sockets: SocketPod, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(folders.state))
+    monkeypatch.setenv("KEPT", str(folders.state / "kept.json"))
+    command = ["bridge", "coder", "--acp", "--cwd", str(folders.work), "--env", "KEPT"]
+    async with sockets.connect("alice") as alice:
+        async with commands.start("coder", *command, "--", *SCRIPTED) as bridge:
+            await alice.wait_for_presence("coder", BOUND)
+            asked = await alice.send("chat", "ask notes.md: text", to="coder")
+            proposal = await said(alice, "mcp/proposal")
+            assert await bridge.interrupt() == 0
+        withdrawn = await said(alice, "mcp/withdraw")
+        assert withdrawn.correlation_id == proposal.id
+        ended = await said(alice, "conclusion")
+        assert ended.context is not None
+        assert proposal.context is not None
+        assert ended.context.id == proposal.context.id
+        assert ended.payload["outcome"] == "cancelled"
+        told = await said(alice, "chat")
+        assert told.text == "I was stopped before I had an answer."
+        assert told.correlation_id == asked.id
+        async with commands.start("coder", *command, "--", *SCRIPTED):
+            known = await alice.ask("coder", "remember", wait_for_presence=BOUND)
+        assert known.text == "ask notes.md: text"
 
 
 @pytest.mark.anyio

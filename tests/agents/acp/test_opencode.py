@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,24 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(PROGRAM is None, reason="opencode is not installed: make setup-agents"),
 ]
+
+
+def test_the_demo_ends_with_its_terminal_and_so_does_all_that_it_has_started(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "demo"
+    command = [sys.executable, str(CODING / "demo.py"), "--folder", str(folder)]
+    with subprocess.Popen(
+        [*command, "--port", str(free_port())], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as demo:
+        assert demo.stdout is not None
+        assert any("is running" in line for line in demo.stdout)
+        gateway = int((folder / ".mcpp" / "gateway.pid").read_text().split()[0])
+        demo.send_signal(signal.SIGHUP)
+        # The end of its output: no process that it has started holds it open.
+        demo.stdout.read()
+        assert demo.wait(60) == 0
+    assert not Path(f"/proc/{gateway}").exists()
 
 
 def test_one_agent_writes_one_reviews_and_a_person_approves(tmp_path: Path) -> None:

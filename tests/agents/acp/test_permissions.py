@@ -58,6 +58,30 @@ async def test_a_rejection_is_the_option_to_reject(pod: MemoryPod, folders: Fold
             await alice.fulfil(proposal, timeout=10)
 
 
+async def test_an_agent_that_stops_after_a_rejection_says_so(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    """Codex cancels its turn when a change is rejected."""
+    async with coding_agent(pod, folders), pod.connect("alice") as alice:
+        await alice.send("chat", "ask notes: two\nthink no\nstop cancelled", to="coder")
+        await alice.reject(await said(alice, PROPOSAL), "policy", "not today")
+        ended = await said(alice, "conclusion")
+        assert ended.payload.get("outcome", "concluded") == "concluded"
+        reply = await said(alice, "chat")
+    assert reply.text == "I stopped. @alice rejected it (not today): edit notes"
+
+
+async def test_files_that_the_title_does_not_name_are_named(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    async with coding_agent(pod, folders), pod.connect("alice") as alice:
+        await alice.send("chat", "title Edit files\nask a/notes: two", to="coder")
+        proposal = await said(alice, PROPOSAL)
+        assert proposal.payload["reason"] == "coder asks: Edit files\nFiles: a/notes"
+        await alice.reject(proposal, "no")
+        await said(alice, "chat")
+
+
 async def test_an_edited_call_allows_it_always(pod: MemoryPod, folders: Folders) -> None:
     """The inspector sends the call with other arguments, then rejects the proposal as edited."""
     async with coding_agent(pod, folders), pod.connect("alice") as alice:

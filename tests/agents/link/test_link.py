@@ -156,6 +156,37 @@ async def test_an_id_that_another_took_first_keeps_nothing_out(tmp_path: Path) -
 
 
 @pytest.mark.rule("P-91")
+@pytest.mark.parametrize("is_continued", [True, False])
+async def test_what_a_continued_link_has_brought_by_another_way_is_not_repeated(
+    tmp_path: Path, is_continued: bool
+) -> None:
+    """As in a ring of three pods, where each link continues the others."""
+    async with (
+        pods(tmp_path) as (sales, ops),
+        join(sales, "sales", "ada") as ada,
+        join(ops, "ops", "bob") as bob,
+    ):
+        path = ["mcpp://sales/x1", "mcpp://third/sales~x1"]
+        brought = mcpp.new_envelope(
+            "chat",
+            {"text": "Is it there?"},
+            sender=bob.me,
+            id="sales~x1",
+            extra={"origin": {"from": "ada", "path": path}},
+        )
+        await bob.send_envelope(brought)
+        asked = mcpp.new_envelope("chat", {"text": "Is it there?"}, sender=ada.me, id="x1")
+        through = ("--through", "bob") if is_continued else ()
+        async with linked(sales, ops, "--all", *through):
+            await ada.send_envelope(asked)
+            await ada.send("chat", "No hurry.", correlation_id="x1")
+            heard = [(await from_link(bob)).text]
+            if heard[0] == "Is it there?":
+                heard.append((await from_link(bob)).text)
+    assert heard == (["No hurry."] if is_continued else ["Is it there?", "No hurry."])
+
+
+@pytest.mark.rule("P-91")
 async def test_a_link_in_both_directions_doubles_nothing(tmp_path: Path) -> None:
     async with (
         pods(tmp_path) as (sales, ops),
