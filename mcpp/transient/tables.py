@@ -2,7 +2,7 @@
 
 Only texts that are certainly tables count: prose with a few commas must not be summarised as "3
 records". A Markdown table needs its delimiter line; CSV needs a header of distinct names and at
-least two rows, one a line, all with the same number of fields, at least two.
+least two rows, all with the same number of fields, at least two. A quoted field may have lines.
 `mcpp_gateway/inspector/state/results/tables.js` does the same.
 """
 
@@ -15,9 +15,10 @@ Record = dict[str, str]
 _MAX_CHARS: Final = 2_000_000
 _DELIMITER_LINE: Final = re.compile(r"\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)+\|?\s*")
 _CELL_BREAK: Final = re.compile(r"(?<!\\)\|")
-_is_name = re.compile(r"[^\W\d_][\w .#/()-]{0,39}").fullmatch
+_is_name = re.compile(r"_*[^\W\d_][\w .#/()%$-]{0,39}").fullmatch
 _DELIMITERS: Final = (",", ";", "\t")
 _MIN_ROWS: Final = 2
+_MAX_LINES: Final = 64  # of one row: a quotation mark that is never closed must not cost time
 
 
 def read_table(text: str) -> list[Record] | None:
@@ -55,9 +56,8 @@ def _read_csv(lines: list[str]) -> list[Record] | None:
     for delimiter in _DELIMITERS:
         if delimiter not in lines[0] or len(lines) <= _MIN_ROWS:
             continue
-        try:
-            rows = [_fields(line, delimiter) for line in lines]
-        except csv.Error:
+        rows = _rows(lines, delimiter)
+        if not rows:
             continue
         names = [name.strip() for name in rows[0]]
         is_header = len(set(names)) == len(names) > 1 and all(map(_is_name, names))
@@ -66,5 +66,18 @@ def _read_csv(lines: list[str]) -> list[Record] | None:
     return None
 
 
-def _fields(line: str, delimiter: str) -> list[str]:
-    return next(csv.reader([line], delimiter=delimiter, strict=True), [])
+def _rows(lines: list[str], delimiter: str) -> list[list[str]] | None:
+    """Return the fields of each row; None if a quotation mark is not closed."""
+    rows: list[list[str]] = []
+    held: list[str] = []  # lines of a row whose quoted field goes on
+    for line in lines:
+        held.append(line)
+        try:
+            row = next(csv.reader(["\n".join(held)], delimiter=delimiter, strict=True), [])
+        except csv.Error:
+            if len(held) == _MAX_LINES:
+                return None
+        else:
+            rows.append(row)
+            held = []
+    return None if held else rows

@@ -75,7 +75,7 @@ class Matching(msgspec.Struct, frozen=True, kw_only=True):
     """How consumers are matched with results; the defaults trust no server with another's data."""
 
     order: Literal["oldest", "newest"] = "oldest"
-    across_servers: bool = False  # a hint also pairs tools of other servers (T-24)
+    across_servers: bool = False  # hints and names also reach other servers' results (T-24)
     from_parents: bool = False  # a consumer in a context reaches the results of its parents (T-24)
 
 
@@ -202,6 +202,7 @@ class TransientResults:
                 if tracked is not None
                 and tracked.state == "pending"
                 and tracked.call.caller == call.caller
+                and self._may_consume(call, tracked)
                 and tracked.call.answered_at < call.index
             ]
         else:
@@ -209,6 +210,11 @@ class TransientResults:
         if found:
             self._consumers.add(call.response_id)
         return tuple(self._settle(tracked, "consumed", call) for tracked in found)
+
+    def _may_consume(self, call: AnsweredCall, tracked: TransientResult) -> bool:
+        """Return whether a consumer may name a result: one of its server, or of the caller."""
+        allowed = (call.server, call.caller)
+        return self._matching.across_servers or tracked.call.server in allowed
 
     def _matched(
         self, call: AnsweredCall, ancestors: Iterable[str | None]

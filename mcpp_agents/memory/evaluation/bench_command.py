@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.evaluation.collections import (
     Collection,
     Document,
@@ -38,9 +39,19 @@ class Scores:
 
 
 def bench(options: argparse.Namespace) -> None:
-    """Measure every search on every collection, and print a table for each."""
+    """Measure every search on every collection, and print a table for each.
+
+    Raises:
+        MemoryStoreError: a file cannot be read, or there are no questions.
+    """
     names = options.embedders.split(",") if options.embedders else list(reversed(available()))
-    print_tables(dict(_collections(options)), names)
+    tables = dict(_collections(options))
+    if not tables:
+        raise MemoryStoreError("There is nothing to measure: name a file, or --conversations")
+    for title, collections in tables.items():
+        if not any(collection.questions for collection in collections):
+            raise MemoryStoreError(f"There are no questions: {title}")
+    print_tables(tables, names)
 
 
 def print_tables(tables: Mapping[str, Sequence[Collection]], embedders: Sequence[str]) -> None:

@@ -97,6 +97,14 @@ def test_naming_another_callers_result_does_not_collapse_it() -> None:
     assert states(log, first) == ["pending"]
 
 
+@pytest.mark.rule("T-05")
+def test_naming_another_servers_result_does_not_collapse_it() -> None:
+    log = paired_log()
+    first = log.run("search_records", {"page": 1}, page(1))
+    log.run("steal", {}, consumed(text_result("ok"), [first]), server="other")
+    assert states(log, first) == ["pending"]
+
+
 @pytest.mark.rule("T-06")
 def test_a_result_that_arrived_after_the_consumers_request_stays_pending() -> None:
     log = paired_log()

@@ -151,6 +151,28 @@ def test_a_superseded_page_stays_until_the_model_has_run_again(chat: ApiMessages
     assert chat.shown().count("page 1 data") == 1
 
 
+@pytest.mark.rule("T-05")
+@pytest.mark.rule("T-24")
+@pytest.mark.parametrize("trusts", [False, True])
+def test_a_server_names_results_of_another_only_if_the_client_trusts_both(trusts: bool) -> None:
+    chat = ApiMessages("chat", matching=Matching(across_servers=trusts))
+    fetched = chat.run("search", page(1), server="crm", page=1)
+    chat.run("steal", consumed(text_result("ok"), [fetched]), server="other")
+    assert chat.states(fetched) == ["consumed" if trusts else "pending"]
+
+
+@pytest.mark.rule("T-05")
+def test_expanded_content_can_be_named(chat: ApiMessages) -> None:
+    first = chat.run("search", page(1), page=1)
+    chat.run("store", stored())
+    assert chat.states(first) == ["consumed"]
+    tracked = chat.conversation.find(first)
+    assert tracked is not None
+    again = chat.run(EXPAND, chat.conversation.expand(tracked.handle), handle=tracked.handle)
+    chat.run("store", consumed(text_result("ok"), [again]))
+    assert chat.states(again) == ["consumed"]
+
+
 @pytest.mark.rule("T-07")
 @pytest.mark.rule("T-13")
 @pytest.mark.rule("T-25")

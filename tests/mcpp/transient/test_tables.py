@@ -30,6 +30,7 @@ def test_a_table_is_summarized_like_records(text: str) -> None:
         "1,2\n3,4\n5,6",
         "a,a\n1,2\n3,4",
         'a,b\n"1,2\n3,4\n',
+        'a,b\n1,"2\n' + "3\n" * 100 + '4"\n5,6\n7,8',
         "| a | b |\nno delimiter | here",
         "a\n---\nb",
         "| a |\n|---|\n| 1 |",
@@ -38,6 +39,17 @@ def test_a_table_is_summarized_like_records(text: str) -> None:
 )
 def test_other_texts_are_no_tables(text: str) -> None:
     assert read_table(text) is None
+
+
+@pytest.mark.rule("T-23")
+def test_a_quoted_field_may_have_several_lines() -> None:
+    table = '_id,share %\n1,"two\n\nlines, ""quoted"""\n2,5" disk\n'
+    expected = [
+        {"_id": "1", "share %": 'two\n\nlines, "quoted"'},
+        {"_id": "2", "share %": '5" disk'},
+    ]
+    assert read_table(table) == expected
+    assert read_table(table.replace("\n", "\r\n")) == expected
 
 
 @pytest.mark.rule("T-23")

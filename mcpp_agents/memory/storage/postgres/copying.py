@@ -1,8 +1,8 @@
 """Copying a memory file into a database: items, relations, vectors, audit, quotas and opt-outs.
 
 The copy reads and writes in batches, so its need of memory is bounded. Each batch is one write, and
-what the database has already is left out: after an interruption, the same command continues. In the
-end every item is compared with the database.
+what the database has already is left out: after an interruption, the same command continues. What
+was forgotten in the database does not come back. In the end every item is compared.
 """
 
 import hashlib
@@ -32,11 +32,15 @@ class CopyReport:
     vectors: int = 0
     audit: int = 0
     verified: int = 0
+    forgotten: int = 0
 
     def __str__(self) -> str:
+        left_out = (
+            f"; left out {self.forgotten} that were forgotten there" if self.forgotten else ""
+        )
         return (
             f"copied {self.items} items, {self.relations} relations, {self.vectors} vectors and"
-            f" {self.audit} audit rows; verified {self.verified} items"
+            f" {self.audit} audit rows; verified {self.verified} items{left_out}"
         )
 
 
@@ -74,6 +78,7 @@ class _Copy:
         self._target = target
         self._progress = progress
         self._report = CopyReport()
+        self._forgotten = target.forgotten()
 
     def run(self) -> CopyReport:
         self._copy_items()
@@ -86,6 +91,10 @@ class _Copy:
         return self._report
 
     def _copy_items(self) -> None:
+        self._report.forgotten = self._source.one(
+            "SELECT count(*) FROM memory WHERE id IN (SELECT value FROM json_each(?))",
+            json.dumps(sorted(self._forgotten)),
+        )[0]
         for batch in self._batches():
             with self._target.writing():
                 known = self._target.find([item.id for item in batch], None)
@@ -168,7 +177,8 @@ class _Copy:
     def _batches(self) -> Iterator[list[Item]]:
         sql = f"SELECT {ITEM_COLUMNS} {FROM_ITEMS} WHERE m.seq > ? ORDER BY m.seq LIMIT ?"
         for page in self._pages(sql):
-            yield [item_from_row(row) for row in page]
+            items = [item_from_row(row) for row in page]
+            yield [item for item in items if item.id not in self._forgotten]
 
     def _pages(self, sql: str, *values: Any, start: int = 0) -> Iterator[list[Any]]:
         """Yield rows in batches; the first column orders them, the first placeholder is after."""

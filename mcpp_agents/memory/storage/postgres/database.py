@@ -6,6 +6,7 @@ scopes it may see (row-level security): none until `see` is called.
 
 import logging
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,9 @@ logger = logging.getLogger("mcpp.memory")
 _CONNECT_SECONDS: Final = 10
 _STATEMENT_SECONDS: Final = 30.0
 _POOL_SECONDS: Final = 10.0
+# After an attempt to connect has failed, the pool makes the next one for a new request only, so a
+# call that waits for a connection asks again.
+_RETRY_SECONDS: Final = 0.5
 _MAX_CONNECTIONS: Final = 10
 # Another attempt later may succeed after these.
 _BUSY_ERRORS: Final = (
@@ -138,7 +142,7 @@ class PostgresDatabase:
     @contextmanager
     def _connection(self) -> "Iterator[psycopg.Connection[Any]]":
         try:
-            connection = self._pool.getconn()
+            connection = self._take()
         except PoolTimeout as error:
             # Either all connections are in use, or the server is down: this says which.
             psycopg.connect(**self._options).close()  # type: ignore[arg-type]
@@ -147,6 +151,16 @@ class PostgresDatabase:
             yield connection
         finally:
             self._pool.putconn(connection)
+
+    def _take(self) -> "psycopg.Connection[Any]":
+        deadline = time.monotonic() + self._pool.timeout
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return self._pool.getconn(min(left, _RETRY_SECONDS))
+            except PoolTimeout:
+                if left <= _RETRY_SECONDS:
+                    raise
 
     @property
     def _current(self) -> _Transaction | None:

@@ -1,6 +1,7 @@
 """The PostgreSQL engine: a database that many processes and machines share."""
 
 import hashlib
+import json
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -164,6 +165,13 @@ class PostgresEngine(ItemQueries):
         with self._database.writing():
             self._database.all("SET LOCAL statement_timeout = 0")
             self._vectors.build_index(model)
+
+    def forgotten(self) -> frozenset[str]:
+        """Return the ids of the items that were forgotten, as the audit has them."""
+        with self._database.reading():
+            self._database.see(ALL)
+            rows = self._database.all("SELECT details FROM audit WHERE tool = 'forget'")
+        return frozenset(id for [details] in rows for id in json.loads(details).get("ids", ()))
 
     def audit_copied(self, source: str) -> int:
         """Return the number of the last audit row copied from a file, given by a digest."""

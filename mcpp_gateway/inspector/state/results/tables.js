@@ -2,8 +2,9 @@
 
 const MAX_CHARS = 2_000_000;
 const DELIMITER_LINE = /^\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)+\|?\s*$/u;
-const NAME = /^[\p{L}\p{Nl}\p{No}][\p{L}\p{N}_ .#/()-]{0,39}$/u;
+const NAME = /^_*[\p{L}\p{Nl}\p{No}][\p{L}\p{N}_ .#/()%$-]{0,39}$/u;
 const MIN_ROWS = 2;
+const MAX_LINES = 64;
 
 /** Return the rows of the table that a text consists of, or null for other texts. */
 export function readTable(text) {
@@ -34,19 +35,36 @@ function cells(line) {
 function readCsv(lines) {
   for (const delimiter of [",", ";", "\t"]) {
     if (!lines[0].includes(delimiter) || lines.length <= MIN_ROWS) continue;
-    const rows = lines.map((line) => fields(line, delimiter));
-    if (rows.includes(null)) continue;
+    const rows = readRows(lines, delimiter);
+    if (!rows) continue;
     const names = rows[0].map((name) => name.trim());
     const isHeader =
       names.length > 1 && new Set(names).size === names.length && names.every((name) => NAME.test(name));
-    if (isHeader && rows.every((row) => row.length === names.length)) {
+    if (isHeader && rows.length > MIN_ROWS && rows.every((row) => row.length === names.length)) {
       return rows.slice(1).map((row) => record(names, row));
     }
   }
   return null;
 }
 
-// Return the fields of a line, or null if its quotation marks are not in pairs.
+// Return the fields of each row, or null if a quotation mark is not closed.
+function readRows(lines, delimiter) {
+  const rows = [];
+  let held = []; // lines of a row whose quoted field goes on
+  for (const line of lines) {
+    held.push(line);
+    const row = fields(held.join("\n"), delimiter);
+    if (row) {
+      rows.push(row);
+      held = [];
+    } else if (held.length === MAX_LINES) {
+      return null;
+    }
+  }
+  return held.length ? null : rows;
+}
+
+// Return the fields of a row, or null if its quotation marks are not in pairs.
 function fields(line, delimiter) {
   if (line === "") return [];
   const found = [];

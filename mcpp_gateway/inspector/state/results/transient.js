@@ -177,6 +177,7 @@ export class Tracker {
         (tracked) =>
           tracked?.state === "pending" &&
           tracked.call.caller === call.caller &&
+          [call.server, call.caller].includes(tracked.call.server) &&
           tracked.call.answeredAt < call.index,
       );
     } else {

@@ -86,6 +86,26 @@ def test_dialogues_in_plain_text_are_measured(
     assert "dialogues (dialogues.txt): 2 questions, 3 documents" in capsys.readouterr().out
 
 
+@pytest.mark.rule("M-52")
+@pytest.mark.parametrize("has_file", [False, True])
+def test_without_questions_there_is_one_line_instead_of_a_table(
+    has_file: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "talk.txt"
+    path.write_text("# D1\nMia: Hello, Tom!\n", encoding="utf-8")
+    files = ["--dialogues", str(path)] if has_file else []
+    assert (
+        command_line.main(
+            ["memory", "bench", "--conversations", "0", "--embedders", "none", *files]
+        )
+        == 1
+    )
+    output = capsys.readouterr()
+    assert (output.out, output.err.count("\n")) == ("", 1)
+    said = "no questions: dialogues (talk.txt)" if has_file else "nothing to measure"
+    assert said in output.err
+
+
 def test_a_question_about_a_missing_turn_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "dialogues.txt"
     file.write_text(DIALOGUES.replace("| D1:1", "| D1:9"))

@@ -80,6 +80,24 @@ def test_a_repeated_copy_adds_what_is_new(file: Path, database_url: str) -> None
     assert again.verified == 47
 
 
+@pytest.mark.rule("M-07", "M-66")
+def test_a_repeated_copy_does_not_bring_back_what_was_forgotten(
+    file: Path, database_url: str
+) -> None:
+    copy_file(file, database_url)
+    with MemoryStore.open(database_url, embedder=None) as store:
+        [new, bob] = [
+            id for (id,) in rows(file, "SELECT id FROM memory WHERE title IN ('New', 'Bob')")
+        ]
+        store.forget(new)
+        store.forget(bob)
+    again = copy_file(file, database_url)
+    assert (again.items, again.relations, again.vectors) == (0, 0, 0)
+    assert (again.verified, again.forgotten) == (44, 2)
+    assert str(again).endswith("verified 44 items; left out 2 that were forgotten there")
+    assert rows(database_url, "SELECT id FROM memory WHERE title IN ('New', 'Bob')") == []
+
+
 @pytest.mark.rule("M-66")
 def test_an_interrupted_copy_is_continued(
     file: Path, database_url: str, monkeypatch: pytest.MonkeyPatch

@@ -29,7 +29,7 @@ psycopg = pytest.importorskip("psycopg")
 np = pytest.importorskip("numpy")
 pytest.importorskip("psycopg_pool")
 
-from mcpp_agents.memory.storage.postgres import schema  # noqa: E402
+from mcpp_agents.memory.storage.postgres import database, schema  # noqa: E402
 from mcpp_agents.memory.storage.postgres.database import PostgresDatabase  # noqa: E402
 from mcpp_agents.memory.storage.postgres.postgres import PostgresEngine  # noqa: E402
 from mcpp_agents.memory.storage.postgres.reach import reach_of_view  # noqa: E402
@@ -138,6 +138,31 @@ def test_a_crash_of_the_server_loses_nothing_acknowledged_and_the_store_recovers
         assert set(names(store, "apple")) == {"Before", "After"}
         tools = [entry.details.get("refused") for entry in store.audit_entries()]
     assert tools.count("StoreUnavailable") == 1  # written once the server was back (M-43)
+
+
+@pytest.mark.rule("M-61")
+def test_calls_that_wait_during_an_outage_go_on_when_the_server_is_back(
+    postgres: PostgresServer, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_POOL_SECONDS", 30.0)  # a slow machine may need 10 to start it
+    attempts = threading.Semaphore(0)  # those that the pool has given up
+
+    def count(record: logging.LogRecord) -> bool:
+        if "reconnection attempt" in record.msg:
+            attempts.release()
+        return True
+
+    log = logging.getLogger("psycopg.pool")
+    log.addFilter(count)
+    with open_store(database_url) as store, ThreadPoolExecutor(12) as threads:
+        store.remember("Before", "apple", "note")
+        postgres.stop()
+        packs = [threads.submit(names, store, "apple") for _ in range(12)]
+        has_tried = [attempts.acquire(timeout=20) for _ in packs]
+        postgres.start()
+        assert [pack.result(60) for pack in packs] == [["Before"]] * 12
+    assert all(has_tried)
+    log.removeFilter(count)
 
 
 @pytest.mark.rule("M-61")

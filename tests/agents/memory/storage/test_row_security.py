@@ -152,6 +152,60 @@ def test_a_listed_role_sees_its_projects_whatever_it_sets(
         assert titles(reader) == {"acme web", "acme api"}  # all projects, but nothing private
 
 
+@pytest.mark.rule("M-65")
+def test_a_role_whose_access_is_withdrawn_sees_nothing_whatever_it_sets(
+    postgres: PostgresServer, filled: MemoryStore, database_url: str
+) -> None:
+    add_reader(postgres, database_url)
+    rows(
+        database_url,
+        "INSERT INTO role_access (role, organization) VALUES ('reader', 'acme')",
+    )
+    with connect(database_url, "reader") as reader:
+        assert titles(reader) == {"acme web", "acme api"}
+        rows(database_url, "DELETE FROM role_access")
+        for setting in ("", "all", "{1,2,3,4,5,6,7,8,9}"):
+            reader.execute("SELECT set_config('mcpp.scopes', %s, false)", [setting])
+            for table in TABLES:
+                assert reader.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
+
+
+@pytest.mark.rule("M-65")
+def test_a_member_of_a_listed_group_sees_the_projects_of_the_group(
+    postgres: PostgresServer, filled: MemoryStore, database_url: str
+) -> None:
+    add_reader(postgres, database_url)
+    if not postgres.execute("SELECT 1 FROM pg_roles WHERE rolname = 'member'"):
+        postgres.execute("CREATE ROLE member LOGIN IN ROLE reader")
+    rows(
+        database_url,
+        "INSERT INTO role_access (role, organization, project) VALUES"
+        " ('reader', 'acme', 'web'), ('gone', 'other', NULL)",
+    )
+    with connect(database_url, "member") as member:
+        for setting in ("", "all", "{1,2,3,4,5,6,7,8,9}"):
+            member.execute("SELECT set_config('mcpp.scopes', %s, false)", [setting])
+            assert titles(member) == {"acme web"}
+            assert member.execute("SELECT count(*) FROM audit").fetchone() == (0,)
+
+
+@pytest.mark.rule("M-65")
+def test_another_role_that_may_write_acts_as_memory(
+    postgres: PostgresServer, filled: MemoryStore, database_url: str
+) -> None:
+    if not postgres.execute("SELECT 1 FROM pg_roles WHERE rolname = 'writer'"):
+        postgres.execute("CREATE ROLE writer LOGIN")
+    for sql in (
+        "GRANT USAGE ON SCHEMA mcpp_memory TO writer",
+        "GRANT ALL ON ALL TABLES IN SCHEMA mcpp_memory TO writer",
+        "GRANT ALL ON ALL SEQUENCES IN SCHEMA mcpp_memory TO writer",
+    ):
+        postgres.execute(sql, database_url.split("@/")[1].split("?")[0])
+    with MemoryStore.open(database_url.replace("memory@", "writer@"), embedder=None) as store:
+        store.acting_as(BOB).remember("more", "apple", "note")
+        assert names(store.acting_as(BOB)) == {"other private", "other web", "more"}
+
+
 @pytest.mark.rule("M-27", "M-65")
 @pytest.mark.parametrize("text", HOSTILE)
 def test_text_that_looks_like_sql_is_text(
