@@ -5,13 +5,14 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Literal
 
 import anyio
 import httpx2
 import mcp_types as types
 import pytest
+from anyio.abc import SocketStream
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
@@ -147,6 +148,37 @@ async def test_a_request_without_a_token_does_not_reach_the_process(
     assert refused.status_code == status
     assert sockets._gateway.mcp is not None
     assert sockets._gateway.mcp._process is None
+
+
+@pytest.mark.rule("G-70", "P-43")
+async def test_requests_without_an_end_leave_places_to_other_participants(
+    sockets: SocketPod,
+) -> None:
+    for name in ("hog", "ide"):
+        sockets.add(name)
+    service = sockets._gateway.mcp
+    assert service is not None
+    service.requests.places = 4
+    host, _, port = base_of(sockets).removeprefix("http://").partition(":")
+
+    async def begin(name: str) -> SocketStream:
+        line = await anyio.connect_tcp(host, int(port))
+        await line.send(
+            f"POST /mcp HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 9\r\n"
+            f"Authorization: Bearer {sockets.token(name)}\r\n\r\n".encode()
+        )
+        return line
+
+    async with AsyncExitStack() as stack:
+        with anyio.fail_after(BOUND):
+            held = [await stack.enter_async_context(await begin("hog")) for _ in range(2)]
+            while service.requests.held("test/hog") < 2:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+            refused = await stack.enter_async_context(await begin("hog"))
+            assert b" 503 " in await refused.receive()
+            for line in (held[0], await stack.enter_async_context(await begin("ide"))):
+                await line.send(b"012345678")
+                assert b"HTTP/1.1 4" in await line.receive()  # what it says is no request
 
 
 async def test_a_participant_that_is_absent_is_not_found(sockets: SocketPod) -> None:
