@@ -18,11 +18,13 @@ from mcp.client.streamable_http import streamable_http_client
 
 from mcpp import Participant, ToolResult
 from mcpp.agent.tools import ToolCall
+from mcpp_agents.mcp_server import http_server
 from tests.agents.processes import BOUND
 from tests.interaction.conftest import SocketPod
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 Mode = Literal["auto", "legacy"]
+ACCEPT = "application/json, text/event-stream"
 
 
 def base_of(sockets: SocketPod) -> str:
@@ -148,6 +150,41 @@ async def test_a_request_without_a_token_does_not_reach_the_process(
     assert refused.status_code == status
     assert sockets._gateway.mcp is not None
     assert sockets._gateway.mcp._process is None
+
+
+async def test_sessions_of_clients_that_are_gone_do_not_keep_others_out(
+    sockets: SocketPod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "MAX_SESSIONS", 3)
+    sockets.add("ide")
+    app = http_server.PodHttpServer(sockets.url)
+    headers = {"Authorization": f"Bearer {sockets.token('ide')}", "Accept": ACCEPT}
+    async with (
+        app.running(),
+        httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(app), base_url="http://localhost", headers=headers
+        ) as http,
+    ):
+
+        async def post(session: str | None, method: str, **params: Any) -> httpx2.Response:
+            request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+            named = {} if session is None else {"Mcp-Session-Id": session}
+            return await http.post("/mcp", json=request, headers=named)
+
+        async def initialize() -> str:
+            info = {"name": "old", "version": "1"}
+            given = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info}
+            begun = await post(None, "initialize", **given)
+            assert begun.status_code == 200
+            return str(begun.headers["Mcp-Session-Id"])
+
+        kept = await initialize()
+        lost = await initialize()
+        for _ in range(10):
+            newest = await initialize()
+            assert (await post(kept, "ping")).status_code == 200
+        assert (await post(newest, "ping")).status_code == 200
+        assert (await post(lost, "ping")).status_code == 404
 
 
 @pytest.mark.rule("G-70", "P-43")
