@@ -16,6 +16,7 @@ from typing import Final
 
 from mcpp.agent.shares import Shares
 
+MAX_MCP_BODY_BYTES: Final = 4 * 1024 * 1024  # as the process accepts
 _START_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.05
 _STOP_SECONDS: Final = 3.0

@@ -11,6 +11,7 @@ from mcpp.errors import McppError
 from mcpp_gateway.edge.admission import Admission, Denial
 from mcpp_gateway.edge.admission.control import CODE_HEADER
 from mcpp_gateway.edge.web import admin
+from mcpp_gateway.edge.web.mcp_service import MAX_MCP_BODY_BYTES
 from mcpp_gateway.edge.web.pages import pages
 from mcpp_gateway.edge.web.requests import HttpRequest
 from mcpp_gateway.edge.web.responses import json_answer, plain, response
@@ -148,6 +149,10 @@ def _mcp(gateway: "Gateway", request: HttpRequest) -> Answer:
     found = gateway.admission.recognise(request.headers, request.address, gateway.hub.clock())
     if isinstance(found, Denial):
         return found
+    [length] = request.headers.get("content-length", ["0"])[:1]
+    if length.isdigit() and (len(length) > 9 or int(length) > MAX_MCP_BODY_BYTES):
+        # The process would end the connection while the body comes, and its answer would be lost.
+        return Denial(413, f"a request has at most {MAX_MCP_BODY_BYTES} bytes")
     return RelayRequest("/".join(found))
 
 

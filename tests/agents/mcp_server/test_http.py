@@ -152,6 +152,18 @@ async def test_a_request_without_a_token_does_not_reach_the_process(
     assert sockets._gateway.mcp._process is None
 
 
+@pytest.mark.rule("G-70")
+@pytest.mark.parametrize("length", [4 * 1024 * 1024 + 1, 16_000_000])
+async def test_a_client_learns_that_its_request_is_too_long(
+    sockets: SocketPod, length: int
+) -> None:
+    sockets.add("ide")
+    headers = {"Authorization": f"Bearer {sockets.token('ide')}"}
+    async with httpx2.AsyncClient(timeout=BOUND) as http:
+        answer = await http.post(f"{base_of(sockets)}/mcp", headers=headers, content=b" " * length)
+    assert answer.status_code == 413
+
+
 async def test_sessions_of_clients_that_are_gone_do_not_keep_others_out(
     sockets: SocketPod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
