@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
 
 import anyio
 import msgspec
@@ -35,7 +36,7 @@ IDLE_SECONDS: Final = 1800.0
 _MAX_VIEWS: Final = 100
 # Of a participant's clients of older revisions; one takes about 35 kB. Lost ones stay for a while.
 MAX_SESSIONS: Final = 1000
-_MAX_TOKEN_BYTES: Final = 4096
+_MAX_TOKEN_BYTES: Final = 8192  # as a gateway accepts (G-04)
 _MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 # A little less than the official Python SDK accepts.
 _MAX_EVENT_BYTES: Final = 1_000_000
@@ -264,7 +265,7 @@ class PodHttpServer:
         self, token: str, participant: str | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
         try:
-            member = await self._member(token)
+            member = await self._member(token, _named_pod(scope))
         except JoinError as error:
             await _refuse(send, error.status, error.reason)
             return
@@ -286,9 +287,12 @@ class PodHttpServer:
             member.requests -= 1
             member.used_at = anyio.current_time()
 
-    async def _member(self, token: str) -> _Member:
-        """Return the participant that a token belongs to. Raises McppError and TimeoutError."""
-        key = sha256(token.encode()).digest()
+    async def _member(self, token: str, pod: str | None) -> _Member:
+        """Return the participant that a token belongs to, in the pod that a request names.
+
+        Raises McppError and TimeoutError.
+        """
+        key = sha256(f"{pod or ''} {token}".encode()).digest()
         lock = self._joining.setdefault(key, anyio.Lock())
         try:
             async with lock:
@@ -297,13 +301,13 @@ class PodHttpServer:
                     if len(self._members) >= MAX_MEMBERS:
                         raise mcpp.McppError("too many participants are connected")
                     with anyio.fail_after(_JOIN_SECONDS):
-                        member = await self._join(key, token)
+                        member = await self._join(key, token, _with_pod(self._url, pod))
                 return member
         finally:
             if not lock.statistics().tasks_waiting:
                 self._joining.pop(key, None)
 
-    async def _join(self, key: bytes, token: str) -> _Member:
+    async def _join(self, key: bytes, token: str, url: str) -> _Member:
         joined: _Member | Exception | None = None
         done = anyio.Event()
 
@@ -311,7 +315,7 @@ class PodHttpServer:
             nonlocal joined
             try:
                 async with AsyncExitStack() as stack:
-                    connecting = mcpp.connect(self._url, token=token, last=KEPT_ENVELOPES, own=True)
+                    connecting = mcpp.connect(url, token=token, last=KEPT_ENVELOPES, own=True)
                     pod = await stack.enter_async_context(connecting)
                     tasks = await stack.enter_async_context(background())
                     shared = SharedPod(pod)
@@ -363,8 +367,26 @@ def _header(message: Scope, wanted: bytes) -> bytes | None:
 def _bearer(scope: Scope) -> str | None:
     for name, value in scope["headers"]:
         if name == b"authorization" and value[:7].lower() == b"bearer ":
-            return value[7:].strip().decode("latin-1") if len(value) < _MAX_TOKEN_BYTES else None
+            return (
+                value[7:].strip().decode("latin-1") if len(value) <= _MAX_TOKEN_BYTES + 7 else None
+            )
     return None
+
+
+def _named_pod(scope: Scope) -> str | None:
+    """Return the pod that a request's query names, which a token for several pods needs (S-06)."""
+    for part in scope["query_string"].decode("latin-1").split("&"):
+        if part.startswith("pod="):
+            return str(part.removeprefix("pod="))
+    return None
+
+
+def _with_pod(url: str, pod: str | None) -> str:
+    if pod is None:
+        return url
+    parts = urlsplit(url)
+    kept = [part for part in parts.query.split("&") if part and not part.startswith("pod=")]
+    return urlunsplit(parts._replace(query="&".join([*kept, f"pod={pod}"])))
 
 
 async def _refuse(send: Send, status: int, reason: str) -> None:

@@ -146,7 +146,9 @@ def _mcp(gateway: "Gateway", request: HttpRequest) -> Answer:
         return Denial(501, "MCP clients need mcpp mcp: pip install 'mcpp-pods[mcp]'")
     if gateway.draining:
         return Denial(503, "shutting down", retry_after_seconds=1)
-    found = gateway.admission.recognise(request.headers, request.address, gateway.hub.clock())
+    found = gateway.admission.recognise(
+        request.headers, request.address, gateway.hub.clock(), request.pod
+    )
     if isinstance(found, Denial):
         return found
     [length] = request.headers.get("content-length", ["0"])[:1]

@@ -20,6 +20,9 @@ from mcpp import Participant, ToolResult
 from mcpp.agent.tools import ToolCall
 from mcpp_agents.mcp_server import http_server
 from tests.agents.processes import BOUND
+from tests.gateway.sockets import running
+from tests.gateway.tokens.issuer import LoopbackIssuer
+from tests.gateway.tokens.test_sockets_tokens import issuer_config
 from tests.interaction.conftest import SocketPod
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -298,3 +301,20 @@ async def test_a_large_result_reaches_clients_that_bound_the_events_of_a_stream(
         assert image.type == "image"
         assert image.data == picture
         assert len((await client.list_tools()).tools) > 1  # the session goes on
+
+
+@pytest.mark.rule("G-70", "S-06")
+async def test_a_long_token_for_several_pods_is_served_in_the_pod_that_the_query_names() -> None:
+    with LoopbackIssuer().serving() as issuer:
+        async with running(issuer_config(issuer)) as gateway:
+            url = f"http://127.0.0.1:{gateway.port}/mcp"
+            token = issuer.sign("ada", pod=["demo", "lab"], padding="x" * 5000)
+            headers = {"Authorization": f"Bearer {token}"}
+            async with httpx2.AsyncClient(headers=headers, timeout=BOUND) as http:
+                assert (await http.post(url, json={})).status_code == 400
+                for pod in ("lab", "demo"):
+                    async with Client(
+                        streamable_http_client(f"{url}?pod={pod}", http_client=http), mode="legacy"
+                    ) as client:
+                        assert client.server_info is not None
+                        assert client.server_info.name == f"pod {pod}"
