@@ -366,12 +366,15 @@ class Pod(PodHistory):
     async def send_envelope(self, envelope: Envelope, *, wait: bool = True) -> Envelope:
         """Send an envelope as it is, with its id, time and unknown members, and return its echo.
 
-        Without `wait` it returns at once, as `send` does.
+        Without `wait` it returns at once, as `send` does. One of a kind `live/*` has no echo.
 
         Raises ValueError if another participant is its sender, Refused, or ConnectionLostError.
         """
         if envelope.sender != self.me:
             raise ValueError(f"the sender is {envelope.sender!r}, not {self.me!r}")
+        if kinds.is_live(envelope.kind):
+            await self._connection.send_live(envelope)
+            return envelope
         return await self._connection.send(envelope, wait=wait)
 
     async def set_filter(self, filter: Filter | Mapping[str, Any]) -> None:

@@ -35,9 +35,10 @@ from mcpp import McppError
 _CALLBACK: Final = "/callback"
 _SIGN_IN_SECONDS: Final = 170.0  # less than a server may take to start
 _MAX_REQUEST_BYTES: Final = 16_384
+_GONE: Final = (anyio.IncompleteRead, anyio.DelimiterNotFound, anyio.BrokenResourceError)
 _ANSWER: Final = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
-    b"You are signed in. You can close this page.\n"
+    "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n{}"
+    " You can close this page.\n"
 )
 
 logger = logging.getLogger("mcpp.bridge")
@@ -161,6 +162,7 @@ class _Browser:
     def __init__(self, port: int, show: Callable[[str], None]) -> None:
         self._port = port
         self._show = show
+        self._state: list[str] = []
         self._listener: socket.socket | None = None
 
     async def open(self, url: str) -> None:
@@ -169,6 +171,7 @@ class _Browser:
             self._listener = socket.create_server(("127.0.0.1", self._port))
         except OSError as error:
             raise SignInError(f"cannot listen on port {self._port}: {error}") from None
+        self._state = parse_qs(urlsplit(url).query).get("state", [])
         self._show(url)
 
     async def wait_for_code(self) -> AuthorizationCodeResult:
@@ -177,29 +180,42 @@ class _Browser:
         found: dict[str, list[str]] = {}
         with anyio.move_on_after(_SIGN_IN_SECONDS):
             listener = await anyio.abc.SocketListener.from_socket(self._listener)
-            async with listener:
-                while "code" not in found and "error" not in found:
-                    async with await listener.accept() as browser:
-                        found = await _read_callback(browser)
+            async with listener, anyio.create_task_group() as tasks:
+
+                async def serve(browser: SocketStream) -> None:
+                    query = await self._receive(browser)
+                    if query:
+                        found.update(query)
+                        tasks.cancel_scope.cancel()
+
+                # At the same time: browsers also open connections that they do not use.
+                await listener.serve(serve, tasks)
         if "code" not in found:
             reason = found.get("error_description") or found.get("error") or ["it took too long"]
             raise SignInError(f"signing in failed: {reason[0][:200]}")
         state, iss = found.get("state", [None])[0], found.get("iss", [None])[0]
         return AuthorizationCodeResult(code=found["code"][0], state=state, iss=iss)
 
+    async def _receive(self, browser: SocketStream) -> dict[str, list[str]]:
+        """Return the query of a callback, and answer it; nothing for any other request.
 
-async def _read_callback(browser: SocketStream) -> dict[str, list[str]]:
-    """Return the query of a request to the callback; answer it."""
-    try:
-        with anyio.fail_after(10):
-            head = await BufferedByteReceiveStream(browser).receive_until(
-                b"\r\n\r\n", _MAX_REQUEST_BYTES
-            )
-            target = urlsplit(head.split(b" ", 2)[1].decode("latin-1"))
-            await browser.send(_ANSWER)
-    except (anyio.IncompleteRead, anyio.DelimiterNotFound, OSError, IndexError, ValueError):
-        return {}
-    return parse_qs(target.query) if target.path == _CALLBACK else {}
+        Any page can have the browser request this port, but only the answer knows the state.
+        """
+        try:
+            async with browser:
+                with anyio.fail_after(10):
+                    head = await BufferedByteReceiveStream(browser).receive_until(
+                        b"\r\n\r\n", _MAX_REQUEST_BYTES
+                    )
+                    target = urlsplit(head.split(b" ", 2)[1].decode("latin-1"))
+                    query = parse_qs(target.query)
+                    if target.path != _CALLBACK or query.get("state", []) != self._state:
+                        return {}
+                    answer = "You are signed in." if "code" in query else "Signing in failed."
+                    await browser.send(_ANSWER.format(answer).encode())
+        except (*_GONE, OSError, IndexError, ValueError):
+            return {}
+        return query
 
 
 def _free_port() -> int:

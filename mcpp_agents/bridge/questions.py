@@ -55,6 +55,7 @@ class Questions:
     """Asks the pod. Owns the list of calls that the server works on.
 
     `answerers` are the participants to ask besides the caller; None means any that is present.
+    Where it is not known which of several participants is the caller, only they are asked.
     A participant has `seconds` to answer; without a card, and not named, `unknown_seconds`.
     """
 
@@ -142,6 +143,9 @@ class Questions:
         if pod is None or method not in _ANSWERS:
             return None
         asked: dict[str, ToolCall | None] = {call.sender: call for call in calls}
+        if len(asked) > 1 and self.answerers is not None:
+            # An older server does not say for whose call it asks: only those named may answer.
+            asked = {name: call for name, call in asked.items() if name in self.answerers}
         claims = {name for name in asked if await _claims(pod, name, method)}
         first = {name: call for name, call in asked.items() if name in claims}
         answer = await self._first_answer(pod, method, params, first)

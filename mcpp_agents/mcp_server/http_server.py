@@ -7,11 +7,13 @@ while. `/mcp` is the whole pod, `/mcp/NAME` what a single participant offers.
 
 import logging
 import socket
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
 
 import anyio
 import msgspec
@@ -32,11 +34,14 @@ PATH: Final = "/mcp"
 MAX_MEMBERS: Final = 1000
 IDLE_SECONDS: Final = 1800.0
 _MAX_VIEWS: Final = 100
-_MAX_TOKEN_BYTES: Final = 4096
+# Of a participant's clients of older revisions; one takes about 35 kB. Lost ones stay for a while.
+MAX_SESSIONS: Final = 1000
+_MAX_TOKEN_BYTES: Final = 8192  # as a gateway accepts (G-04)
 _MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 # A little less than the official Python SDK accepts.
 _MAX_EVENT_BYTES: Final = 1_000_000
 _JOIN_SECONDS: Final = 15.0
+_SESSION: Final = b"mcp-session-id"
 _LOCAL: Final = ["127.0.0.1:*", "localhost:*", "[::1]:*", "127.0.0.1", "localhost", "[::1]"]
 
 Scope = MutableMapping[str, Any]
@@ -54,6 +59,7 @@ class _Member:
     tasks: TaskGroup
     security: TransportSecuritySettings | None
     views: dict[str | None, StreamableHTTPSessionManager] = field(default_factory=dict)
+    sessions: "_Sessions" = field(default_factory=lambda: _Sessions())
     requests: int = 0  # being served
     used_at: float = 0.0
 
@@ -75,12 +81,79 @@ class _Member:
             server.server,
             security_settings=self.security,
             max_request_body_size=_MAX_BODY_BYTES,
-            max_sessions=_MAX_VIEWS,
+            max_sessions=2 * MAX_SESSIONS,
         )
         async with manager.run():
             self.views[participant] = manager
             task_status.started(manager)
             await server.announce_changes()
+
+
+class _Sessions:
+    """The sessions of a participant's clients, the least recently used first.
+
+    Where there are too many, the first one that serves no request is ended: its client is gone, or
+    gets 404 and begins another session, as the protocol says.
+    """
+
+    def __init__(self) -> None:
+        self._managers: OrderedDict[bytes, StreamableHTTPSessionManager] = OrderedDict()
+        self._busy: Counter[bytes] = Counter()
+
+    async def serve(
+        self, manager: StreamableHTTPSessionManager, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Serve a request of a session, one that begins a session, or one without."""
+        used = _header(scope, _SESSION)
+        is_known = used is not None and self._managers.get(used) is manager
+        session = used if is_known else None
+
+        async def watch(message: MutableMapping[str, Any]) -> None:
+            nonlocal session
+            if message["type"] == "http.response.start":
+                if used is None and message["status"] < 400:
+                    session = _header(message, _SESSION)
+                    self._begin(session, manager)
+                elif session is not None and (
+                    message["status"] == 404 or scope["method"] == "DELETE"
+                ):
+                    self._managers.pop(session, None)
+            await send(message)
+
+        self._begin(session, manager)
+        try:
+            await manager.handle_request(scope, receive, watch)
+        finally:
+            if session is not None:
+                self._busy[session] -= 1
+                if not self._busy[session]:
+                    del self._busy[session]
+        if len(self._managers) > MAX_SESSIONS:
+            await self._end_one(scope)
+
+    def _begin(self, session: bytes | None, manager: StreamableHTTPSessionManager) -> None:
+        if session is not None:
+            self._busy[session] += 1
+            self._managers[session] = manager
+            self._managers.move_to_end(session)
+
+    async def _end_one(self, scope: Scope) -> None:
+        idle = next((session for session in self._managers if not self._busy[session]), None)
+        if idle is None:
+            return
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def ignore(message: MutableMapping[str, Any]) -> None:
+            pass
+
+        kept = [each for each in scope["headers"] if each[0] in (b"host", b"origin")]
+        headers = [*kept, (_SESSION, idle)]
+        manager = self._managers.pop(idle)
+        await manager.handle_request(
+            {**scope, "method": "DELETE", "headers": headers}, receive, ignore
+        )
 
 
 class _LargeAnswer:
@@ -192,7 +265,7 @@ class PodHttpServer:
         self, token: str, participant: str | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
         try:
-            member = await self._member(token)
+            member = await self._member(token, _named_pod(scope))
         except JoinError as error:
             await _refuse(send, error.status, error.reason)
             return
@@ -209,14 +282,17 @@ class PodHttpServer:
         try:
             manager = await member.view(participant)
             given = _LargeAnswer(send) if scope["method"] == "POST" else send
-            await manager.handle_request(scope, receive, given)
+            await member.sessions.serve(manager, scope, receive, given)
         finally:
             member.requests -= 1
             member.used_at = anyio.current_time()
 
-    async def _member(self, token: str) -> _Member:
-        """Return the participant that a token belongs to. Raises McppError and TimeoutError."""
-        key = sha256(token.encode()).digest()
+    async def _member(self, token: str, pod: str | None) -> _Member:
+        """Return the participant that a token belongs to, in the pod that a request names.
+
+        Raises McppError and TimeoutError.
+        """
+        key = sha256(f"{pod or ''} {token}".encode()).digest()
         lock = self._joining.setdefault(key, anyio.Lock())
         try:
             async with lock:
@@ -225,13 +301,13 @@ class PodHttpServer:
                     if len(self._members) >= MAX_MEMBERS:
                         raise mcpp.McppError("too many participants are connected")
                     with anyio.fail_after(_JOIN_SECONDS):
-                        member = await self._join(key, token)
+                        member = await self._join(key, token, _with_pod(self._url, pod))
                 return member
         finally:
             if not lock.statistics().tasks_waiting:
                 self._joining.pop(key, None)
 
-    async def _join(self, key: bytes, token: str) -> _Member:
+    async def _join(self, key: bytes, token: str, url: str) -> _Member:
         joined: _Member | Exception | None = None
         done = anyio.Event()
 
@@ -239,7 +315,7 @@ class PodHttpServer:
             nonlocal joined
             try:
                 async with AsyncExitStack() as stack:
-                    connecting = mcpp.connect(self._url, token=token, last=KEPT_ENVELOPES, own=True)
+                    connecting = mcpp.connect(url, token=token, last=KEPT_ENVELOPES, own=True)
                     pod = await stack.enter_async_context(connecting)
                     tasks = await stack.enter_async_context(background())
                     shared = SharedPod(pod)
@@ -284,11 +360,33 @@ async def serve(app: PodHttpServer, listener: socket.socket) -> None:
         await uvicorn.Server(config).serve(sockets=[listener])
 
 
+def _header(message: Scope, wanted: bytes) -> bytes | None:
+    return next((value for name, value in message["headers"] if name.lower() == wanted), None)
+
+
 def _bearer(scope: Scope) -> str | None:
     for name, value in scope["headers"]:
         if name == b"authorization" and value[:7].lower() == b"bearer ":
-            return value[7:].strip().decode("latin-1") if len(value) < _MAX_TOKEN_BYTES else None
+            return (
+                value[7:].strip().decode("latin-1") if len(value) <= _MAX_TOKEN_BYTES + 7 else None
+            )
     return None
+
+
+def _named_pod(scope: Scope) -> str | None:
+    """Return the pod that a request's query names, which a token for several pods needs (S-06)."""
+    for part in scope["query_string"].decode("latin-1").split("&"):
+        if part.startswith("pod="):
+            return str(part.removeprefix("pod="))
+    return None
+
+
+def _with_pod(url: str, pod: str | None) -> str:
+    if pod is None:
+        return url
+    parts = urlsplit(url)
+    kept = [part for part in parts.query.split("&") if part and not part.startswith("pod=")]
+    return urlunsplit(parts._replace(query="&".join([*kept, f"pod={pod}"])))
 
 
 async def _refuse(send: Send, status: int, reason: str) -> None:

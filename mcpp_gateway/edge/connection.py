@@ -320,13 +320,16 @@ class ServerConnection(asyncio.Protocol):
             return
         service = self._gateway.mcp
         assert service is not None
+        assert isinstance(answer, routes.RelayRequest)
+        if not service.requests.take(answer.requester):
+            self._refuse(Denial(503, "too many requests", retry_after_seconds=1))
+            return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._request_head = b""
         self.pause_reading()  # until it is connected
-        self._relay = Relay(self)
-        service.requests += 1
+        self._relay = Relay(self, answer.requester)
         task = self._gateway.loop.create_task(service.connect(self._relay))
         data = write_head(method, target, headers) + rest
         task.add_done_callback(lambda done: self._begin_relay(done, data))
@@ -365,22 +368,22 @@ class ServerConnection(asyncio.Protocol):
     def _begin_relay(self, connecting: "asyncio.Task[None]", data: bytes) -> None:
         assert self._relay is not None
         if connecting.cancelled() or connecting.exception() is not None:
+            self._release_place(self._relay)
             self._relay = None
-            self._count_relay_end()
             self._refuse(Denial(503, "MCP clients are not served now", retry_after_seconds=5))
         else:
             self._relay.send(data)
             self.resume_reading()
 
-    def end_relay(self) -> None:
+    def end_relay(self, relay: Relay) -> None:
         """Close the connection: the other process has answered."""
-        self._count_relay_end()
+        self._release_place(relay)
         if not self._transport.is_closing():
             self._end_output()
 
-    def _count_relay_end(self) -> None:
+    def _release_place(self, relay: Relay) -> None:
         if self._gateway.mcp is not None:
-            self._gateway.mcp.requests -= 1
+            self._gateway.mcp.requests.release(relay.requester)
 
     def _answered(
         self, request: Request, rest: bytes, task: "asyncio.Task[Response | Denial | Admission]"

@@ -83,11 +83,15 @@ async def test_a_streamed_reply_grows_for_those_who_watch_and_is_then_replaced(
 async def test_live_kinds_of_ones_own_are_sent_without_an_echo(harness: AnyPod) -> None:
     async with harness.connect("ada") as ada, harness.connect("anna", live=True) as anna:
         with anyio.fail_after(10):
-            sent = await ada.send("live/cursor", {"line": 7})
-            message = await anext(anna)
-            while message.kind != "live/cursor":
+            part = mcpp.new_envelope("live/cursor", {"line": 8}, sender="ada")
+            for sent in (
+                await ada.send("live/cursor", {"line": 7}),
+                await ada.send_envelope(part),
+            ):
                 message = await anext(anna)
-        assert (message.id, message.payload) == (sent.id, {"line": 7})
+                while message.kind != "live/cursor":
+                    message = await anext(anna)
+                assert (message.id, message.payload) == (sent.id, sent.payload)
         assert "live/cursor" not in [each.kind async for each in anna.history()]
 
 

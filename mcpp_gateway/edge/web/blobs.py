@@ -82,9 +82,8 @@ def handle(gateway: "Gateway", request: HttpRequest, client: Client) -> "Denial 
     """Check a request, and return what will answer it."""
     if gateway.draining:
         return Denial(503, "the gateway is shutting down; try again soon", retry_after_seconds=1)
-    wanted = _pod(request.query)
     found = gateway.admission.recognise(
-        request.headers, request.address, gateway.hub.clock(), wanted
+        request.headers, request.address, gateway.hub.clock(), request.pod
     )
     if isinstance(found, Denial):
         return found
@@ -290,13 +289,6 @@ class Download(BlobExchange):
     async def _clean_up(self) -> None:
         if self._reader is not None:
             await self._reader.close()
-
-
-def _pod(query: str) -> str | None:
-    for part in query.split("&"):
-        if part.startswith("pod="):
-            return part.removeprefix("pod=")
-    return None
 
 
 def _head(status: int, size: int, more: dict[str, str]) -> Response:

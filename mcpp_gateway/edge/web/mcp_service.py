@@ -14,10 +14,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from mcpp.agent.shares import Shares
+
+MAX_MCP_BODY_BYTES: Final = 4 * 1024 * 1024  # as the process accepts
 _START_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.05
 _STOP_SECONDS: Final = 3.0
-MAX_REQUESTS: Final = 1000  # at the same time, event streams included
+_MAX_REQUESTS: Final = 1000  # at the same time, event streams included
 
 logger = logging.getLogger("mcpp.gateway")
 
@@ -27,7 +30,7 @@ class McpService:
 
     def __init__(self, url: str) -> None:
         """Describe the process; `url` is the address at which it joins the gateway."""
-        self.requests = 0
+        self.requests = Shares(_MAX_REQUESTS)  # of participants, by pod and name
         self._url = url
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._process: asyncio.subprocess.Process | None = None

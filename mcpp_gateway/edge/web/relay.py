@@ -45,7 +45,9 @@ def write_head(method: str, target: str, headers: Mapping[str, Sequence[str]]) -
 class Relay(asyncio.Protocol):
     """The connection to the other process, for one connection of a client. Owns its transport."""
 
-    def __init__(self, client: "ServerConnection") -> None:
+    def __init__(self, client: "ServerConnection", requester: str) -> None:
+        """`requester` is who holds a place for the request (G-70)."""
+        self.requester = requester
         self._client = client
         self._transport: asyncio.Transport | None = None
         self._is_over = False
@@ -90,7 +92,7 @@ class Relay(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Close the connection to the client after what was written."""
-        self._client.end_relay()
+        self._client.end_relay(self)
 
     def pause_writing(self) -> None:
         """Read no more from the client."""

@@ -19,6 +19,14 @@ class HttpRequest:
     address: str
     body: bytes = b""
 
+    @property
+    def pod(self) -> str | None:
+        """The pod that the query names, if any."""
+        for part in self.query.split("&"):
+            if part.startswith("pod="):
+                return part.removeprefix("pod=")
+        return None
+
 
 def body_length(headers: Headers) -> int | None:
     """Return how many bytes of body follow; None if that is unknown or too much."""

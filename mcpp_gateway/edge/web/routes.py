@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from websockets.http11 import Response
@@ -10,7 +11,7 @@ from mcpp.errors import McppError
 from mcpp_gateway.edge.admission import Admission, Denial
 from mcpp_gateway.edge.admission.control import CODE_HEADER
 from mcpp_gateway.edge.web import admin
-from mcpp_gateway.edge.web.mcp_service import MAX_REQUESTS
+from mcpp_gateway.edge.web.mcp_service import MAX_MCP_BODY_BYTES
 from mcpp_gateway.edge.web.pages import pages
 from mcpp_gateway.edge.web.requests import HttpRequest
 from mcpp_gateway.edge.web.responses import json_answer, plain, response
@@ -25,8 +26,14 @@ MCP_PATH: Final = "/mcp"
 _OUT_OF_REACH: Final = Denial(503, "the cluster's log is out of reach", retry_after_seconds=5)
 
 
+@dataclass(frozen=True, slots=True)
 class RelayRequest:
-    """Asks the connection to pass the request on to the process that serves MCP clients."""
+    """Asks the connection to pass the request on to the process that serves MCP clients.
+
+    `requester` is whose place it takes: pod and participant.
+    """
+
+    requester: str
 
 
 # An Admission asks the connection to upgrade to a WebSocket; a Task is awaited.
@@ -137,10 +144,18 @@ def _mcp(gateway: "Gateway", request: HttpRequest) -> Answer:
         return Denial(404, "not found")
     if not service.is_installed:
         return Denial(501, "MCP clients need mcpp mcp: pip install 'mcpp-pods[mcp]'")
-    if gateway.draining or service.requests >= MAX_REQUESTS:
-        return Denial(503, "too many requests, or shutting down", retry_after_seconds=1)
-    found = gateway.admission.recognise(request.headers, request.address, gateway.hub.clock())
-    return found if isinstance(found, Denial) else RelayRequest()
+    if gateway.draining:
+        return Denial(503, "shutting down", retry_after_seconds=1)
+    found = gateway.admission.recognise(
+        request.headers, request.address, gateway.hub.clock(), request.pod
+    )
+    if isinstance(found, Denial):
+        return found
+    [length] = request.headers.get("content-length", ["0"])[:1]
+    if length.isdigit() and (len(length) > 9 or int(length) > MAX_MCP_BODY_BYTES):
+        # The process would end the connection while the body comes, and its answer would be lost.
+        return Denial(413, f"a request has at most {MAX_MCP_BODY_BYTES} bytes")
+    return RelayRequest("/".join(found))
 
 
 def _health(gateway: "Gateway", request: HttpRequest) -> Answer:

@@ -1,12 +1,14 @@
 """Tokens of hosted servers: kept for this user only, and refreshed after a restart."""
 
 import json
+import socket
+import struct
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import anyio
 import httpx2
@@ -133,3 +135,26 @@ async def test_tokens_are_kept_for_this_user_and_refreshed_after_a_restart(tmp_p
         server.refuses_refreshing = True
         assert await use() == "hello"
         assert (len(shown), server.grants[-1]) == (2, "authorization_code")
+
+
+async def test_only_the_browser_that_was_sent_to_sign_in_brings_the_code(tmp_path: Path) -> None:
+    lines: list[socket.socket] = []
+
+    def show(url: str) -> None:
+        redirection = urlsplit(parse_qs(urlsplit(url).query)["redirect_uri"][0])
+        address = ("127.0.0.1", redirection.port or 0)
+        lines.append(socket.create_connection(address))  # never used
+        with socket.create_connection(address) as reset:
+            reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        for query in ("error=no", "code=evil", "code=evil&state=other"):
+            lines.append(socket.create_connection(address))
+            lines[-1].sendall(f"GET /callback?{query} HTTP/1.1\r\n\r\n".encode())
+        threading.Thread(target=httpx2.get, args=(url,), kwargs={"follow_redirects": True}).start()
+
+    async with running() as server:
+        auth = oauth(f"{server.base}/mcp", show, tmp_path)
+        async with httpx2.AsyncClient(auth=auth, timeout=BOUND) as client:
+            assert (await client.get(f"{server.base}/mcp")).text == "hello"
+    for line in lines:
+        line.close()
+    assert server.grants == ["authorization_code"]

@@ -139,6 +139,35 @@ async def test_only_participants_that_the_operator_names_are_asked_besides_the_c
     assert asked == []
 
 
+@pytest.mark.rule("P-61")
+async def test_a_caller_does_not_answer_for_another_one_where_the_operator_names_who_answers(
+    pod: MemoryPod,
+) -> None:
+    asked: list[dict[str, Any]] = []
+    intruder = Participant("intruder")
+    holds = anyio.Event()
+
+    @intruder.method("elicitation/create")
+    async def elicit(params: dict[str, Any], call: ToolCall) -> dict[str, Any]:
+        asked.append(params)
+        holds.set()
+        if len(asked) == 1:  # its own question: its call stays open
+            await anyio.sleep_forever()
+        return {"action": "accept", "content": {"username": "Eve", "email": "e@b"}}
+
+    async with (
+        bridged(pod, "older", Questions(["boss"])),
+        pod.run(person("boss", ACCEPTED, [])),
+        pod.run(Participant("caller")) as caller,
+        pod.run(intruder) as holding,
+        background() as tasks,
+    ):
+        tasks.start_soon(holding.call, "server", *elicitation("older"))
+        await holds.wait()
+        assert "Ada" in (await caller.call("server", *elicitation("older"))).text
+    assert len(asked) == 1
+
+
 @pytest.mark.rule("P-62")
 async def test_a_question_without_an_answer_is_declined_with_a_reason(
     pod: MemoryPod, caplog: pytest.LogCaptureFixture

@@ -5,23 +5,29 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Literal
 
 import anyio
 import httpx2
 import mcp_types as types
 import pytest
+from anyio.abc import SocketStream
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from mcpp import Participant, ToolResult
 from mcpp.agent.tools import ToolCall
+from mcpp_agents.mcp_server import http_server
 from tests.agents.processes import BOUND
+from tests.gateway.sockets import running
+from tests.gateway.tokens.issuer import LoopbackIssuer
+from tests.gateway.tokens.test_sockets_tokens import issuer_config
 from tests.interaction.conftest import SocketPod
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 Mode = Literal["auto", "legacy"]
+ACCEPT = "application/json, text/event-stream"
 
 
 def base_of(sockets: SocketPod) -> str:
@@ -149,6 +155,84 @@ async def test_a_request_without_a_token_does_not_reach_the_process(
     assert sockets._gateway.mcp._process is None
 
 
+@pytest.mark.rule("G-70")
+@pytest.mark.parametrize("length", [4 * 1024 * 1024 + 1, 16_000_000])
+async def test_a_client_learns_that_its_request_is_too_long(
+    sockets: SocketPod, length: int
+) -> None:
+    sockets.add("ide")
+    headers = {"Authorization": f"Bearer {sockets.token('ide')}"}
+    async with httpx2.AsyncClient(timeout=BOUND) as http:
+        answer = await http.post(f"{base_of(sockets)}/mcp", headers=headers, content=b" " * length)
+    assert answer.status_code == 413
+
+
+async def test_sessions_of_clients_that_are_gone_do_not_keep_others_out(
+    sockets: SocketPod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "MAX_SESSIONS", 3)
+    sockets.add("ide")
+    app = http_server.PodHttpServer(sockets.url)
+    headers = {"Authorization": f"Bearer {sockets.token('ide')}", "Accept": ACCEPT}
+    async with (
+        app.running(),
+        httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(app), base_url="http://localhost", headers=headers
+        ) as http,
+    ):
+
+        async def post(session: str | None, method: str, **params: Any) -> httpx2.Response:
+            request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+            named = {} if session is None else {"Mcp-Session-Id": session}
+            return await http.post("/mcp", json=request, headers=named)
+
+        async def initialize() -> str:
+            info = {"name": "old", "version": "1"}
+            given = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info}
+            begun = await post(None, "initialize", **given)
+            assert begun.status_code == 200
+            return str(begun.headers["Mcp-Session-Id"])
+
+        kept = await initialize()
+        lost = await initialize()
+        for _ in range(10):
+            newest = await initialize()
+            assert (await post(kept, "ping")).status_code == 200
+        assert (await post(newest, "ping")).status_code == 200
+        assert (await post(lost, "ping")).status_code == 404
+
+
+@pytest.mark.rule("G-70", "P-43")
+async def test_requests_without_an_end_leave_places_to_other_participants(
+    sockets: SocketPod,
+) -> None:
+    for name in ("hog", "ide"):
+        sockets.add(name)
+    service = sockets._gateway.mcp
+    assert service is not None
+    service.requests.places = 4
+    host, _, port = base_of(sockets).removeprefix("http://").partition(":")
+
+    async def begin(name: str) -> SocketStream:
+        line = await anyio.connect_tcp(host, int(port))
+        await line.send(
+            f"POST /mcp HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 9\r\n"
+            f"Authorization: Bearer {sockets.token(name)}\r\n\r\n".encode()
+        )
+        return line
+
+    async with AsyncExitStack() as stack:
+        with anyio.fail_after(BOUND):
+            held = [await stack.enter_async_context(await begin("hog")) for _ in range(2)]
+            while service.requests.held("test/hog") < 2:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+            refused = await stack.enter_async_context(await begin("hog"))
+            assert b" 503 " in await refused.receive()
+            for line in (held[0], await stack.enter_async_context(await begin("ide"))):
+                await line.send(b"012345678")
+                assert b"HTTP/1.1 4" in await line.receive()  # what it says is no request
+
+
 async def test_a_participant_that_is_absent_is_not_found(sockets: SocketPod) -> None:
     sockets.add("ide")
     headers = {"Authorization": f"Bearer {sockets.token('ide')}"}
@@ -217,3 +301,20 @@ async def test_a_large_result_reaches_clients_that_bound_the_events_of_a_stream(
         assert image.type == "image"
         assert image.data == picture
         assert len((await client.list_tools()).tools) > 1  # the session goes on
+
+
+@pytest.mark.rule("G-70", "S-06")
+async def test_a_long_token_for_several_pods_is_served_in_the_pod_that_the_query_names() -> None:
+    with LoopbackIssuer().serving() as issuer:
+        async with running(issuer_config(issuer)) as gateway:
+            url = f"http://127.0.0.1:{gateway.port}/mcp"
+            token = issuer.sign("ada", pod=["demo", "lab"], padding="x" * 5000)
+            headers = {"Authorization": f"Bearer {token}"}
+            async with httpx2.AsyncClient(headers=headers, timeout=BOUND) as http:
+                assert (await http.post(url, json={})).status_code == 400
+                for pod in ("lab", "demo"):
+                    async with Client(
+                        streamable_http_client(f"{url}?pod={pod}", http_client=http), mode="legacy"
+                    ) as client:
+                        assert client.server_info is not None
+                        assert client.server_info.name == f"pod {pod}"
