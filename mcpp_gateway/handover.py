@@ -120,8 +120,7 @@ class Successor:
         if said == wanted:
             return True
         self.end()
-        reason = said.decode(errors="replace") or "see its output"
-        logger.error("the new process did not start; this one goes on", extra={"reason": reason})
+        _log_failure(said.decode(errors="replace") or "see its output")
         return False
 
 
@@ -136,11 +135,19 @@ async def start_successor(sockets: Sequence[socket.socket]) -> Successor | None:
         _GO: str(go_there),
     }
     command = sys.argv if os.access(sys.argv[0], os.X_OK) else [sys.executable, *sys.argv]
-    # Not asyncio's: that would end the process together with this one's event loop.
-    left = [*numbers, ready_there, go_there]
-    process = subprocess.Popen(command, env=environment, pass_fds=left)  # noqa: ASYNC220
-    os.close(ready_there)
-    os.close(go_there)
+    try:
+        # Not asyncio's: that would end the process together with this one's event loop.
+        process = subprocess.Popen(  # noqa: ASYNC220
+            command, env=environment, pass_fds=[*numbers, ready_there, go_there]
+        )
+    except OSError as error:
+        os.close(ready)
+        os.close(go)
+        _log_failure(str(error))
+        return None
+    finally:
+        os.close(ready_there)
+        os.close(go_there)
     successor = Successor(process, ready, go)
     try:
         return successor if await successor.is_ready() else None
@@ -159,3 +166,7 @@ async def _read(descriptor: int) -> bytes:
     finally:
         loop.remove_reader(descriptor)
     return os.read(descriptor, _REASON_BYTES)
+
+
+def _log_failure(reason: str) -> None:
+    logger.error("the new process did not start; this one goes on", extra={"reason": reason})

@@ -54,7 +54,7 @@ async def serve(
     confirm_takeover()
     process.report()
     await started(process.gateway)
-    while await process.stopped():
+    while await process.run():
         process.report()
 
 
@@ -103,10 +103,11 @@ class _Process:
         for warning in config.warnings:
             logger.warning(warning)
 
-    async def stopped(self) -> bool:
-        """Stop when that is asked for, in order; return whether this process goes on after all.
+    async def run(self) -> bool:
+        """Run until it is asked to stop, then stop in order.
 
-        It does if the process that was to take over has ended without doing so.
+        Return whether this process listens again: it does if the one that was to take over has
+        ended without doing so.
         """
         await self._stop.wait()
         gateway, successor = self.gateway, self._successor()

@@ -227,6 +227,25 @@ async def test_a_gateway_that_stops_during_an_upgrade_ends_the_new_process(
             await asyncio.to_thread(alive.read)  # until it has ended
 
 
+def open_files() -> set[Path]:
+    return set(Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.rule("O-04")
+async def test_a_command_that_is_gone_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = tmp_path / "mcpp"
+    program.write_text("#!/removed/bin/python\n")  # its environment is being replaced
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", [str(program), "gateway"])
+    opened = open_files()
+    assert await start_successor([]) is None
+    assert open_files() == opened
+    (record,) = caplog.records
+    assert "this one goes on" in record.getMessage()
+
+
 @pytest.mark.rule("O-04")
 async def test_files_that_are_damaged_during_an_upgrade_do_not_end_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
