@@ -62,12 +62,14 @@ class _Member:
     sessions: "_Sessions" = field(default_factory=lambda: _Sessions())
     requests: int = 0  # being served
     used_at: float = 0.0
+    _opening: anyio.Lock = field(default_factory=anyio.Lock)
 
     async def view(self, participant: str | None) -> StreamableHTTPSessionManager:
         """Return the MCP server for the pod, or for one participant."""
-        manager = self.views.get(participant)
-        if manager is None:
-            manager = await self.tasks.start(self._run_view, participant)
+        async with self._opening:  # one for all: a session is known to one of them only
+            manager = self.views.get(participant)
+            if manager is None:
+                manager = await self.tasks.start(self._run_view, participant)
         return manager
 
     async def _run_view(

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import anyio
@@ -167,39 +168,68 @@ async def test_a_client_learns_that_its_request_is_too_long(
     assert answer.status_code == 413
 
 
+@dataclass(frozen=True)
+class OldClients:
+    """Clients of an older revision, at the application itself."""
+
+    http: httpx2.AsyncClient
+
+    async def post(self, session: str | None, method: str, **params: Any) -> httpx2.Response:
+        request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        named = {} if session is None else {"Mcp-Session-Id": session}
+        return await self.http.post("/mcp", json=request, headers=named)
+
+    async def initialize(self) -> str:
+        info = {"name": "old", "version": "1"}
+        given = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info}
+        begun = await self.post(None, "initialize", **given)
+        assert begun.status_code == 200
+        return str(begun.headers["Mcp-Session-Id"])
+
+
+@asynccontextmanager
+async def old_clients(sockets: SocketPod) -> AsyncIterator[OldClients]:
+    sockets.add("ide")
+    app = http_server.PodHttpServer(sockets.url)
+    headers = {"Authorization": f"Bearer {sockets.token('ide')}", "Accept": ACCEPT}
+    transport = httpx2.ASGITransport(app)
+    async with (
+        app.running(),
+        httpx2.AsyncClient(
+            transport=transport, base_url="http://localhost", headers=headers
+        ) as http,
+    ):
+        yield OldClients(http)
+
+
+async def test_clients_that_come_first_at_the_same_time_keep_their_sessions(
+    sockets: SocketPod,
+) -> None:
+    sessions: list[str] = []
+    async with old_clients(sockets) as clients:
+
+        async def begin() -> None:
+            sessions.append(await clients.initialize())
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(begin)
+        answers = [await clients.post(session, "ping") for session in sessions]
+    assert [answer.status_code for answer in answers] == [200] * 3
+
+
 async def test_sessions_of_clients_that_are_gone_do_not_keep_others_out(
     sockets: SocketPod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "MAX_SESSIONS", 3)
-    sockets.add("ide")
-    app = http_server.PodHttpServer(sockets.url)
-    headers = {"Authorization": f"Bearer {sockets.token('ide')}", "Accept": ACCEPT}
-    async with (
-        app.running(),
-        httpx2.AsyncClient(
-            transport=httpx2.ASGITransport(app), base_url="http://localhost", headers=headers
-        ) as http,
-    ):
-
-        async def post(session: str | None, method: str, **params: Any) -> httpx2.Response:
-            request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-            named = {} if session is None else {"Mcp-Session-Id": session}
-            return await http.post("/mcp", json=request, headers=named)
-
-        async def initialize() -> str:
-            info = {"name": "old", "version": "1"}
-            given = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info}
-            begun = await post(None, "initialize", **given)
-            assert begun.status_code == 200
-            return str(begun.headers["Mcp-Session-Id"])
-
-        kept = await initialize()
-        lost = await initialize()
+    async with old_clients(sockets) as clients:
+        kept = await clients.initialize()
+        lost = await clients.initialize()
         for _ in range(10):
-            newest = await initialize()
-            assert (await post(kept, "ping")).status_code == 200
-        assert (await post(newest, "ping")).status_code == 200
-        assert (await post(lost, "ping")).status_code == 404
+            newest = await clients.initialize()
+            assert (await clients.post(kept, "ping")).status_code == 200
+        assert (await clients.post(newest, "ping")).status_code == 200
+        assert (await clients.post(lost, "ping")).status_code == 404
 
 
 @pytest.mark.rule("G-70", "P-43")
