@@ -119,12 +119,15 @@ async def _listen(config: Config) -> _Overview:
 def _copies(info: dict[str, Any]) -> Copies:
     """Return where the copies of a stream are, given what JetStream says about it."""
     replicas = info.get("cluster", {}).get("replicas", ())
-    away = [
-        each["name"]
-        for each in replicas
-        if each.get("offline") or each.get("active", 0) > _SILENT_NANOSECONDS
-    ]
+    away = [each["name"] for each in replicas if _is_away(each)]
     return Copies(info["config"]["num_replicas"], away)
+
+
+def _is_away(replica: dict[str, Any]) -> bool:
+    """Return whether the leader of a stream does not hear another server."""
+    silent = replica.get("active", 0)  # 0: since it leads it has heard nothing at all
+    is_unheard = not silent and not replica.get("current")
+    return is_unheard or silent > _SILENT_NANOSECONDS or bool(replica.get("offline"))
 
 
 def _print(config: Config, found: _Overview) -> int:
