@@ -1,11 +1,15 @@
-"""The command `mcpp cluster`: gateways, leaders, terms and lag, as their beats say."""
+"""The command `mcpp cluster`: gateways, leaders, terms and lag, as their beats say.
+
+Which NATS servers have a copy of each pod's log is asked of JetStream.
+"""
 
 import argparse
 import asyncio
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -22,6 +26,22 @@ _LISTEN_SECONDS: Final = 1.0
 _CONNECT_SECONDS: Final = 5.0
 _EXIT_USAGE: Final = 2
 _EXIT_UNHEALTHY: Final = 1
+_SILENT_NANOSECONDS: Final = 5_000_000_000  # servers hear each other every second
+
+
+class Copies(NamedTuple):
+    """How many NATS servers should have a copy of a log, and which of them are away."""
+
+    wanted: int
+    away: list[str]
+
+    def __str__(self) -> str:
+        return f"{self.wanted - len(self.away)} of {self.wanted}"
+
+
+class _Overview(NamedTuple):
+    beats: list[Beat]
+    copies: dict[str, Copies]  # by pod; none if JetStream does not answer
 
 
 def main(argv: list[str]) -> int:
@@ -29,7 +49,8 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="mcpp cluster",
         description="Show the gateways of a cluster, with the pods that each of them leads. The "
-        "exit code is 1 if there is no gateway, one cannot reach the log, or a pod has no leader.",
+        "exit code is 1 if there is no gateway, one cannot reach the log, a pod has no leader, or "
+        "a NATS server that should have a copy of a log is away.",
     )
     parser.add_argument(
         "--config",
@@ -40,11 +61,11 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     try:
         config = _load(arguments.config)
-        beats = asyncio.run(_listen(config))
+        found = asyncio.run(_listen(config))
     except McppError as error:
         print(f"mcpp cluster: {log_format.escape(error)}", file=sys.stderr)
         return _EXIT_USAGE
-    return _print(config, beats)
+    return _print(config, found)
 
 
 def _load(path: Path | None) -> Config:
@@ -62,13 +83,22 @@ def _load(path: Path | None) -> Config:
     return msgspec.structs.replace(config, cluster=cluster)
 
 
-async def _listen(config: Config) -> list[Beat]:
+async def _listen(config: Config) -> _Overview:
     with importing("cluster"):
         from mcpp_gateway.cluster.cluster_log import new_link
-        from mcpp_gateway.cluster.nats_link import NatsMessage
+        from mcpp_gateway.cluster.nats_link import LinkError, NatsMessage
+        from mcpp_gateway.cluster.streams import Streams
 
     link = new_link(config.cluster, f"observer{os.getpid()}")
+    streams = Streams(link, config.cluster.replicas, config.log.retention)
     found: dict[str, Beat] = {}
+    copies: dict[str, Copies] = {}
+
+    async def ask(pod: str) -> None:
+        with suppress(LinkError):
+            info = await streams.info(streams.log_stream(pod))
+            if info is not None:
+                copies[pod] = _copies(info)
 
     def hear(message: NatsMessage) -> None:
         beat = decode_beat(message.data)
@@ -77,15 +107,31 @@ async def _listen(config: Config) -> list[Beat]:
     try:
         await asyncio.wait_for(link.connect(), _CONNECT_SECONDS)
         await link.subscribe(f"{link.prefix}.beat", hear)
-        await asyncio.sleep(_LISTEN_SECONDS)  # every gateway sends four in this time
+        listening = asyncio.sleep(_LISTEN_SECONDS)  # every gateway sends four in this time
+        await asyncio.gather(listening, *map(ask, config.pods))
     except TimeoutError:
         raise ConfigError(f"no NATS server answers at {config.cluster.shown_servers}") from None
     finally:
         await link.close()
-    return sorted(found.values(), key=lambda beat: beat.address)
+    return _Overview(sorted(found.values(), key=lambda beat: beat.address), copies)
 
 
-def _print(config: Config, beats: list[Beat]) -> int:
+def _copies(info: dict[str, Any]) -> Copies:
+    """Return where the copies of a stream are, given what JetStream says about it."""
+    replicas = info.get("cluster", {}).get("replicas", ())
+    away = [each["name"] for each in replicas if _is_away(each)]
+    return Copies(info["config"]["num_replicas"], away)
+
+
+def _is_away(replica: dict[str, Any]) -> bool:
+    """Return whether the leader of a stream does not hear another server."""
+    silent = replica.get("active", 0)  # 0: since it leads it has heard nothing at all
+    is_unheard = not silent and not replica.get("current")
+    return is_unheard or silent > _SILENT_NANOSECONDS or bool(replica.get("offline"))
+
+
+def _print(config: Config, found: _Overview) -> int:
+    beats, copies = found
     print(f"{'gateway':<14} {'address':<24} {'sessions':>8} {'leads':>5} {'lag':>5}")
     for beat in beats:
         state = "  stopping" if beat.stopping else ""
@@ -102,13 +148,17 @@ def _print(config: Config, beats: list[Beat]) -> int:
     leaders = {
         pod.replace("%", "."): (beat, said) for beat in beats for pod, said in beat.leads.items()
     }
-    print(f"\n{'pod':<24} {'leader':<24} {'term':>6} {'records':>10}")
+    print(f"\n{'pod':<24} {'leader':<24} {'term':>6} {'records':>10}  copies")
     for pod in config.pods:
         if pod in leaders:
             beat, said = leaders[pod]
             leader = beat.address or beat.gateway
-            print(f"{pod:<24} {leader:<24} {said.term:>6} {said.sequence:>10}")
+            where = copies.get(pod, "unknown")
+            print(f"{pod:<24} {leader:<24} {said.term:>6} {said.sequence:>10}  {where}")
         else:
             print(f"{pod:<24} {'none':<24}")
-    is_healthy = beats and all(beat.reachable for beat in beats)
+    away = sorted({server for each in copies.values() for server in each.away})
+    if away:
+        print(f"\nNATS servers that are away: {', '.join(away)}")
+    is_healthy = beats and not away and all(beat.reachable for beat in beats)
     return 0 if is_healthy and leaders.keys() >= config.pods.keys() else _EXIT_UNHEALTHY

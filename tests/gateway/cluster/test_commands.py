@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.gateway.cluster.faults.processes import ClusterProcesses
 from tests.gateway.durability.workload import MCPP
 from tests.gateway.ports import are_free, free_port
 
@@ -98,6 +99,29 @@ def test_a_local_cluster_shows_its_gateways_and_leaders(folder: Path) -> None:
             if sent.returncode == 0:
                 break
         assert sent.returncode == 0, sent.stderr
+
+
+def test_a_nats_server_that_is_away_is_named(tmp_path: Path) -> None:
+    cluster = ClusterProcesses(tmp_path, 1)
+    command = [MCPP, "cluster", "--config", str(tmp_path / "gateway.toml")]
+
+    def wait_for(text: str, code: int) -> str:
+        for _ in range(40):
+            found = subprocess.run(command, capture_output=True, text=True)
+            if text in found.stdout and found.returncode == code:
+                return found.stdout
+        raise AssertionError(found.stdout + found.stderr)
+
+    try:
+        cluster.start()
+        for number in range(3):  # one of them leads the stream
+            wait_for("3 of 3", 0)
+            cluster.end_server(number, signal.SIGKILL)
+            shown = wait_for("2 of 3", 1)
+            assert shown.endswith(f"NATS servers that are away: mcpp-{number + 1}\n")
+            cluster.nats.start_one(number)
+    finally:
+        cluster.close()
 
 
 def test_a_cluster_that_cannot_be_reached_is_reported_in_one_line(tmp_path: Path) -> None:
