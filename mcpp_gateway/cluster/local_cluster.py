@@ -1,25 +1,34 @@
 """A cluster on one machine, for `mcpp up --cluster N`: NATS servers and further gateways.
 
 Ports follow from the pod's: its gateways have the next ones, the NATS servers those above by 100
-(clients) and 200 (each other). All of them end with the process that started them, even if that is
-killed: the gateways see that their standard input is closed, and a guard does so for the servers.
+(clients) and 200 (each other). One that exits is started again. All of them end with the process
+that started them, even if that is killed: the gateways see that their standard input is closed, and
+a guard does so for each server.
 """
 
+import logging
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from mcpp_gateway.cluster.nats_servers import NatsServers, check_free
 from mcpp_gateway.config import ConfigError
 
+logger = logging.getLogger("mcpp.gateway")
+
 _CLIENTS: Final = 100
 _ROUTES: Final = 200
 _STOP_SECONDS: Final = 15.0
 _MAX_PORT: Final = 65_535
+_WATCH_SECONDS: Final = 0.25
+_MAX_PAUSE_SECONDS: Final = 10.0
 
 
 def server_addresses(port: int, count: int) -> list[str]:
@@ -49,7 +58,9 @@ class LocalCluster:
             "MCPP_CLUSTER__SERVERS": f"[{servers}]",
             "MCPP_CLUSTER__REPLICAS": str(count),
         }
-        self._gateways: list[subprocess.Popen[bytes]] = []
+        self._gateways: dict[int, subprocess.Popen[bytes]] = {}  # by port
+        self._guards: dict[int, subprocess.Popen[bytes]] = {}  # by the number of the server
+        self._stopping = threading.Event()
 
     def urls(self, url: str) -> str:
         """Return the addresses of all gateways, given that of the first."""
@@ -62,55 +73,94 @@ class LocalCluster:
         for port in self.ports:
             check_free("127.0.0.1", port, "a gateway")
         self._servers.start()
-        guard = self._start_guard()
+        watcher = threading.Thread(target=self._watch, name="cluster", daemon=True)
         try:
+            for number in range(len(self.ports)):
+                self._start_guard(number)
             # Inherited: SIGHUP would end a gateway that has no handler for it yet.
             handler = signal.signal(signal.SIGHUP, signal.SIG_IGN)
             for port in self.ports[1:]:
                 self._start_gateway(port)
             signal.signal(signal.SIGHUP, handler)
+            watcher.start()
             try:
                 yield
             finally:
+                self._stopping.set()
+                watcher.join()
                 self._stop_gateways()
         finally:
             self._servers.stop()
-            guard.kill()
-            guard.wait()
+            for number in list(self._guards):
+                self._end_guard(number)
 
     def reload(self) -> None:
         """Have the other gateways reload the configuration."""
-        for process in self._gateways:
+        for process in list(self._gateways.values()):
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGHUP)
 
-    def _start_guard(self) -> "subprocess.Popen[bytes]":
-        """Start a process that ends the servers when this one is killed."""
-        pids = [str(each.pid) for each in self._servers.processes if each is not None]
-        return subprocess.Popen(
-            ["/bin/sh", "-c", f"cat > /dev/null; kill {' '.join(pids)}"],
+    def _watch(self) -> None:
+        """Start processes again that exit, until the cluster stops."""
+        failures: dict[str, int] = {}
+        due: dict[str, float] = {}
+        while not self._stopping.wait(_WATCH_SECONDS):
+            for name, code, start in list(self._exited()):
+                if name not in due:
+                    logger.error("%s exited (%d); restarting it", name, code)
+                    failures[name] = failures.get(name, 0) + 1
+                    pause = min(0.25 * 2 ** failures[name], _MAX_PAUSE_SECONDS)
+                    due[name] = time.monotonic() + pause
+                elif time.monotonic() >= due[name]:
+                    del due[name]
+                    start()
+
+    def _exited(self) -> Iterator[tuple[str, int, Callable[[], None]]]:
+        """Yield the processes that have exited: a name, the exit code, how to start it again."""
+        for number, server in enumerate(self._servers.processes):
+            if server is not None and server.poll() is not None:
+                yield f"NATS server {number + 1}", server.returncode, partial(self._restart, number)
+        for port, gateway in self._gateways.items():
+            if gateway.poll() is not None:
+                start = partial(self._start_gateway, port)
+                yield f"the gateway at port {port}", gateway.returncode, start
+
+    def _restart(self, number: int) -> None:
+        self._end_guard(number)  # another process may get the number of the old one
+        self._servers.start_one(number)
+        self._start_guard(number)
+
+    def _start_guard(self, number: int) -> None:
+        """Start a process that ends a server when this one is killed."""
+        server = self._servers.processes[number]
+        assert server is not None
+        self._guards[number] = subprocess.Popen(
+            ["/bin/sh", "-c", f"cat > /dev/null; kill {server.pid}"],
             stdin=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
 
+    def _end_guard(self, number: int) -> None:
+        guard = self._guards.pop(number)
+        guard.kill()
+        guard.wait()
+
     def _start_gateway(self, port: int) -> None:
         program = "from mcpp_gateway.demo import end_with_parent; end_with_parent(); "
         program += "import sys; from mcpp_gateway.commands import local_gateway; "
         program += f"sys.exit(local_gateway({str(self._config)!r}, {port}))"
-        self._gateways.append(
-            subprocess.Popen(
-                [sys.executable, "-c", program],
-                stdin=subprocess.PIPE,
-                env=dict(self.environment),
-                start_new_session=True,
-            )
+        self._gateways[port] = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            env=dict(self.environment),
+            start_new_session=True,
         )
 
     def _stop_gateways(self) -> None:
-        for process in self._gateways:
+        for process in self._gateways.values():
             process.terminate()
-        for process in self._gateways:
+        for process in self._gateways.values():
             try:
                 process.wait(_STOP_SECONDS)
             except subprocess.TimeoutExpired:

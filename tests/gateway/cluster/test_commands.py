@@ -1,5 +1,6 @@
 """`mcpp up --cluster` and `mcpp cluster` as processes."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -53,6 +54,35 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     assert process.wait(30) == 0
     assert process.stdout is not None
     process.stdout.close()
+
+
+def _pid_of(marker: str) -> int | None:
+    """Return the process whose command line contains a text."""
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if marker.encode() in each.read_bytes():
+                return int(each.parent.name)
+        except OSError:  # it has ended meanwhile
+            continue
+    return None
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc")
+def test_a_process_of_a_local_cluster_that_exits_is_started_again(tmp_path: Path) -> None:
+    port = _first_port()
+    process = _up(tmp_path, port)
+    files = tmp_path / ".mcpp"
+    for marker in (f"{files}/cluster/nats-2/nats.conf", f"'{files}/pod.toml', {port + 2}"):
+        old = _pid_of(marker)
+        assert old is not None
+        os.kill(old, signal.SIGKILL)
+        deadline = time.monotonic() + 30
+        while _pid_of(marker) in (None, old):
+            assert time.monotonic() < deadline, f"not started again: {marker}"
+            time.sleep(0.05)
+    process.kill()  # the new ones end with it, too
+    process.communicate(timeout=30)
+    _wait_until_free(port)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
