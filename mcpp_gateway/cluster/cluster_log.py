@@ -61,6 +61,8 @@ _FORGET_SECONDS: Final = 600.0
 _WAIT_SECONDS: Final = 0.005
 _SPARE_BYTES: Final = 65_536
 _COPY_THREADS: Final = 2
+_NAMED_PODS: Final = 3  # in a line of the log
+_REPORT_SECONDS: Final = 1.0  # a client that moves to another server takes a tenth of this
 _RETRY_SECONDS: Final = 1.0
 _DAY_SECONDS: Final = 86_400.0
 # The log is out of reach if a command has had no outcome for so long (G-53).
@@ -117,6 +119,8 @@ class ClusterLog:
         self._proved_at = float("-inf")  # when the servers last had a majority
         self._unreachable_seconds = section.unreachable_seconds
         self._reached_at = 0.0
+        self._lost_pods: set[str] = set()  # whose log was reported as out of reach
+        self._lost_since = 0.0  # when all logs could last be reached
 
     def open_pod(
         self, name: str, settings: Iterable[ParticipantSettings], limits: PodLimits
@@ -353,6 +357,21 @@ class ClusterLog:
                 link.pod.delegation.hold(now + _HOLD_SECONDS)
             link.step(now)
             link.pod.replica.journal.admitting = self._reaches(link, now)
+        if self._connected:
+            self._report_reach(now)
+
+    def _report_reach(self, now: float) -> None:
+        """Log which pods' logs have gone out of reach, and when all of them can be reached."""
+        pods = [link.pod for link in self._pods.values() if link.is_open]
+        lost = {pod.name for pod in pods if not pod.replica.journal.admitting}
+        if not lost:
+            if self._lost_pods:
+                logger.info("the log can be reached again")
+            self._lost_pods, self._lost_since = set(), now
+        elif now - self._lost_since >= _REPORT_SECONDS and not lost <= self._lost_pods:
+            names = ", ".join(sorted(lost - self._lost_pods)[:_NAMED_PODS])
+            logger.error("the log is out of reach", extra={"pods": len(lost), "such_as": names})
+            self._lost_pods |= lost
 
     def _beat(self, now: float) -> None:
         said = {name: link.pod.beat() for name, link in self._pods.items()}

@@ -217,7 +217,10 @@ async def test_a_drained_gateway_moves_its_leaderships_and_clients_within_300_ms
 
 
 @pytest.mark.rule("G-53")
-async def test_without_its_log_a_gateway_neither_echoes_nor_refuses(nats: NatsServers) -> None:
+async def test_without_its_log_a_gateway_neither_echoes_nor_refuses(
+    nats: NatsServers, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "mcpp.gateway")
     server = nats.processes[0]
     assert server is not None
     async with (
@@ -251,11 +254,16 @@ async def test_without_its_log_a_gateway_neither_echoes_nor_refuses(nats: NatsSe
                 answer = (await stream.receive()).decode()
             assert answer.startswith("HTTP/1.1 503")
             assert "Retry-After" in answer
+            lost, found = "the log is out of reach", "the log can be reached again"
+            await eventually(lambda: lost in caplog.messages)
             server.send_signal(signal.SIGCONT)
         await eventually(lambda: only.is_log_reachable)
         chats = [e for e in only.pods["demo"].journal.read(0, 100) if e.kind == "chat"]
         assert len(chats) == 2
         assert "200" in await get(only, "/healthz")
+        await eventually(lambda: found in caplog.messages)
+        said = [each for each in caplog.messages if each in (lost, found)]
+        assert said[:2] == [lost, found]
 
 
 async def answered_has_leader(found: Config) -> bool:
