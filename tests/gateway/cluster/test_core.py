@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,15 +13,29 @@ import pytest
 from mcpp.filters import parse
 from mcpp.protocol.capabilities import Capabilities
 from mcpp_gateway.core.cluster.leading.leadership import Fence, Silence, ranking
-from mcpp_gateway.core.cluster.messages import JOIN, Command, Forward
+from mcpp_gateway.core.cluster.messages import (
+    JOIN,
+    SEND,
+    Beat,
+    Command,
+    Forward,
+    PodBeat,
+    RelayedParts,
+    decode_beat,
+    decode_forward,
+    decode_live,
+    encode,
+)
 from mcpp_gateway.core.cluster.ordering import Ordering
 from mcpp_gateway.core.cluster.records import (
     ANSWER,
     VERSION,
     Claim,
     ClusterBatch,
+    ClusterState,
     Note,
     Record,
+    SessionState,
     decode_cluster_state,
     decode_record,
     encode_cluster_state,
@@ -29,7 +44,7 @@ from mcpp_gateway.core.cluster.records import (
 from mcpp_gateway.core.effects import LOG_UNREACHABLE, REPLACED
 from mcpp_gateway.core.joining.grants import GrantedSettings, decode_grant, encode_grant
 from mcpp_gateway.core.limits import ParticipantLimits
-from mcpp_gateway.core.records import Batch, LogEntry
+from mcpp_gateway.core.records import Batch, LogEntry, State
 from mcpp_gateway.core.sessions import ParticipantSettings
 from tests.gateway.cluster.simulation import SimClient, SimGateway, World, check_settled
 from tests.gateway.harness import text
@@ -430,6 +445,37 @@ def test_the_recorded_records_of_version_1_can_be_read() -> None:
         assert encode_record(record).hex() == recorded[name]
         found = decode_record(bytes.fromhex(recorded[name]))
         assert found == record
+
+
+@pytest.mark.rule("N-08", "N-09")
+def test_the_recorded_state_of_version_1_can_be_read() -> None:
+    inner = State("epoch", 2, 5, 9, 1.5, ("a", "b"), [])
+    sessions = (SessionState("g/0", 7, "a", 4),)
+    heard, absent, granted = {"g/0": 3}, {"b": 1.25}, {"a": b"grant"}
+    state = ClusterState(1, 41, 12, "g", inner, heard, sessions, absent, granted)
+    recorded = json.loads((VECTORS / "records-1.json").read_text())["state"]
+    assert encode_cluster_state(state).hex() == recorded
+    assert decode_cluster_state(bytes.fromhex(recorded)) == state
+
+
+@pytest.mark.rule("N-09")
+def test_the_recorded_messages_between_gateways_can_be_read() -> None:
+    commands = (Command(3, JOIN, 7, "a", b"", 5, b"grant"), Command(4, SEND, 7, "", b"{}"))
+    known: dict[str, tuple[Any, Callable[[bytes], object]]] = {
+        "forward": (Forward("g/0", list(commands)), decode_forward),
+        "live": (RelayedParts("g", [b"{}"]), decode_live),
+        "beat": (
+            Beat("g", {"demo": PodBeat(2, 41)}, True, "host:1", 7, 1, False, True),
+            decode_beat,
+        ),
+    }
+    recorded = json.loads((VECTORS / "messages-1.json").read_text())
+    for name, (message, decode_message) in known.items():
+        assert encode(message).hex() == recorded[name]
+        assert decode_message(bytes.fromhex(recorded[name])) == message
+        # A later version may add members at the end.
+        longer = msgspec.msgpack.encode([*msgspec.msgpack.decode(encode(message)), "more"])
+        assert decode_message(longer) == message
 
 
 @pytest.mark.rule("N-09", "N-13")
