@@ -56,22 +56,38 @@ async def export(config: Config, pod: str, *, seal: bool) -> AsyncIterator[bytes
             await streams.call(f"STREAM.UPDATE.{stream}", {**info["config"], "sealed": True})
             info = await _info(streams, pod)
         first, last = max(1, info["state"]["first_seq"]), info["state"]["last_seq"]
-        replica = _follower(pod, config)
-        state = await streams.load_state(pod)
-        if state is not None:
-            replica.begin(state)
-        exporter = _Exporter(pod, replica)
+        exporter = _Exporter(pod, await _end_of(streams, pod, config, first=first, last=last))
         fence = StreamFence(first)
         async for found in streams.read_all(pod, first, last):
             for sequence, data in found:
-                if state is None or sequence > state.sequence:
-                    replica.apply(sequence, data, 0.0)
-                record = decode_record(data)
+                try:
+                    record = decode_record(data)
+                except msgspec.DecodeError:
+                    continue  # gateways ignore it, too
                 for each in () if record is None else fence.take(sequence, record):
                     for line in exporter.take(each):
                         yield line
         for line in exporter.finish():
             yield line
+
+
+async def _end_of(
+    streams: Streams, pod: str, config: Config, *, first: int, last: int
+) -> ClusterPod:
+    """Return a pod as it is at the end of its log. The epoch there is that of the export."""
+    replica = _follower(pod, config)
+    state = await streams.load_state(pod)
+    if state is not None and state.sequence > last:
+        if first > 1:
+            raise LogToolError(f"the log of pod {pod!r} has lost its end, and begins too late")
+        state = None  # of records that were lost (N-14)
+    if state is not None:
+        replica.begin(state)
+        first = max(first, state.sequence + 1)
+    async for found in streams.read_all(pod, first, last):
+        for sequence, data in found:
+            replica.apply(sequence, data, 0.0)
+    return replica
 
 
 async def export_blobs(config: Config, pod: str, destination: Path, hashes: Container[str]) -> int:

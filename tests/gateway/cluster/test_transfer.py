@@ -10,7 +10,10 @@ import pytest
 
 import mcpp
 from mcpp_gateway import config
+from mcpp_gateway.cluster.cluster_log import new_link
 from mcpp_gateway.cluster.nats_servers import NatsServers
+from mcpp_gateway.cluster.streams import Streams
+from mcpp_gateway.core.cluster.records import Claim, encode_record, epoch_after_loss
 from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.storage.log_store import LogStoreError
 from tests.gateway.cluster.test_gateways import QUICK, configure, gateways, history, url
@@ -141,6 +144,29 @@ async def test_an_export_beside_a_running_gateway_is_complete(
         await pods.log("export", "--config", "cluster.toml", "--pod", "demo", "--output", "x")
     text = (tmp_path / "x").read_text()
     assert all(id in text for id in sent)
+
+
+@pytest.mark.rule("N-12", "N-14")
+async def test_a_log_that_lost_its_end_is_exported_with_its_new_epoch(
+    tmp_path: Path, nats: NatsServers
+) -> None:
+    pods = Pods(tmp_path, nats)
+    chats, epoch = await pods.run("cluster.toml", 5)
+    found = configure(nats)
+    link = new_link(found.cluster, "ahead")
+    await link.connect()
+    try:
+        streams = Streams(link, 1, found.log.retention)
+        claim = Claim(9, "ahead", 0.0, "", applied=1000)
+        _, place = await streams.append("demo", [b"of another program", encode_record(claim)])
+    finally:
+        await link.close()
+    cluster = ("--config", "cluster.toml", "--pod", "demo")
+    await pods.log("export", *cluster, "--seal", "--output", "x.jsonl")
+    await pods.log("import", *cluster, "--replace", "--input", "x.jsonl")
+    same, other = await pods.run("cluster.toml", 0)
+    assert same == chats
+    assert other == epoch_after_loss(epoch, place)
 
 
 @pytest.mark.rule("A-10", "A-11")
