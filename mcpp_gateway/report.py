@@ -11,6 +11,8 @@ def describe(config: Config) -> Iterator[str]:
     scheme = "wss" if gateway.tls_cert else "ws"
     host = f"[{gateway.host}]" if ":" in gateway.host else gateway.host
     yield f"listen     {scheme}://{host}:{gateway.port}/ws"
+    if gateway.trusted_proxies:
+        yield f"proxies    X-Forwarded-For counts from {', '.join(gateway.trusted_proxies)}"
     where = {"memory": "in memory; a restart loses it", "file": config.log.path}
     servers = config.cluster.shown_servers
     yield f"log        {config.log.kind}: {where.get(config.log.kind, servers)}"

@@ -1,5 +1,6 @@
 """Checks of the sections that describe the gateway, its limits, its log and its cluster."""
 
+import ipaddress
 import re
 from typing import Final
 from urllib.parse import urlsplit
@@ -45,6 +46,10 @@ def check_gateway(gateway: GatewaySection) -> None:
         if not _is_origin(origin):
             reason = f"{origin!r} is not an origin, such as https://example.org"
             raise BadKeyError("gateway.allowed_origins", reason)
+    for proxy in gateway.trusted_proxies:
+        mistake = _network_mistake(proxy)
+        if mistake is not None:
+            raise BadKeyError("gateway.trusted_proxies", mistake)
     if gateway.metrics_token is not None and not is_token(gateway.metrics_token):
         raise BadKeyError("gateway.metrics_token", TOKEN_RULE)
     if not 1 << 20 <= gateway.max_outbox_bytes <= _LARGEST_LIMIT:
@@ -119,6 +124,17 @@ def _is_origin(text: str) -> bool:
     name = f"[{host}]" if ":" in host else host
     place = "" if port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{port}"
     return text == f"{parts.scheme}://{name}{place}"
+
+
+def _network_mistake(text: str) -> str | None:
+    """Return why a text is no address or network; those of IPv4 are compared as IPv4 (G-88)."""
+    try:
+        network = ipaddress.ip_network(text)
+    except ValueError as error:
+        return f"{error}; write an address (10.0.0.1) or a network (10.0.0.0/8)"
+    if isinstance(network, ipaddress.IPv6Network) and network.network_address.ipv4_mapped:
+        return f"{text!r} is IPv4 mapped into IPv6; write it as IPv4"
+    return None
 
 
 def check_participant_limits(limits: ParticipantLimits, key: str) -> None:

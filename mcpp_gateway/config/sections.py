@@ -17,6 +17,7 @@ class GatewaySection(Section, frozen=True):
     host: str = "127.0.0.1"
     port: int = 8787
     allowed_origins: list[str] = []
+    trusted_proxies: list[str] = []  # addresses and networks (G-88)
     tls_cert: str | None = None
     tls_key: str | None = None
     log_format: Literal["text", "json"] = "text"

@@ -20,6 +20,12 @@ def unsafe(sections: Sections, folder: Path) -> Iterator[str]:
             f"gateway.host: {gateway.host} without TLS: tokens and envelopes can be read on the "
             "way; set tls_cert and tls_key, or listen on 127.0.0.1 behind a proxy"
         )
+    for proxy in gateway.trusted_proxies:
+        if not ipaddress.ip_network(proxy).prefixlen:
+            yield (
+                f"gateway.trusted_proxies: {proxy} lets every client choose its address, so that "
+                "wrong tokens are no longer counted by address; list your proxies alone"
+            )
     for pod, section in sections.pods.items():
         yield from _of_pod(pod, section, folder)
     if sections.admin.token_file is not None:

@@ -279,16 +279,22 @@ class ServerConnection(asyncio.Protocol):
             self._protocol = None
             self._request_head = head + rest  # until the rest of it arrives
         else:
-            path, _, query = parsed[1].partition("?")
-            request = HttpRequest("POST", path, query, parsed[2], self.address, rest[:length])
-            self._give(routes.handle(self._gateway, request), Request(path, Headers()), b"")
+            request = self._request(*parsed, body=rest[:length])
+            self._give(routes.handle(self._gateway, request), Request(request.path, Headers()), b"")
+
+    def _request(
+        self, method: str, target: str, headers: dict[str, list[str]], body: bytes = b""
+    ) -> HttpRequest:
+        """Return the request of this connection, and learn from it where it comes from (G-88)."""
+        self.address = self._gateway.admission.client_address(self.address, headers)
+        path, _, query = target.partition("?")
+        return HttpRequest(method, path, query, headers, self.address, body)
 
     def _answer(self, method: str, request: Request, rest: bytes) -> None:
         headers: dict[str, list[str]] = {}
         for name, value in request.headers.raw_items():
             headers.setdefault(name.lower(), []).append(value)
-        path, _, query = request.path.partition("?")
-        parsed = HttpRequest(method, path, query, headers, self.address)
+        parsed = self._request(method, request.path, headers)
         self.client = headers.get("user-agent", [""])[0][:_CLIENT_CHARACTERS]
         self._give(routes.handle(self._gateway, parsed), request, rest)
 
@@ -312,8 +318,7 @@ class ServerConnection(asyncio.Protocol):
             self._refuse(Denial(400, "not a valid HTTP request"))
             return
         method, target, headers = parsed
-        path, _, query = target.partition("?")
-        request = HttpRequest(method, path, query, headers, self.address)
+        request = self._request(method, target, headers)
         answer = routes.handle(self._gateway, request)
         if isinstance(answer, Denial):
             self._refuse(answer)
@@ -341,8 +346,7 @@ class ServerConnection(asyncio.Protocol):
             self._refuse(Denial(400, "not a valid HTTP request"))
             return
         method, target, headers = parsed
-        path, _, query = target.partition("?")
-        request = HttpRequest(method, path, query, headers, self.address)
+        request = self._request(method, target, headers)
         answer = blobs.handle(self._gateway, request, self)
         if isinstance(answer, Denial):
             self._refuse(answer)

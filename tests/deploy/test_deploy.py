@@ -149,9 +149,14 @@ async def proxied(folder: Path, gateway_port: int) -> AsyncIterator[tuple[int, s
         await process.communicate()
 
 
-async def status(port: int, trust: ssl.SSLContext, path: str) -> int:
-    reader, writer = await asyncio.open_connection("localhost", port, ssl=trust)
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+async def status(
+    port: int, trust: ssl.SSLContext, path: str, *lines: str, source: str = "127.0.0.1"
+) -> int:
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", port, ssl=trust, server_hostname="localhost", local_addr=(source, 0)
+    )
+    head = (f"GET {path} HTTP/1.1", "Host: localhost", "Connection: close", *lines, "", "")
+    writer.write("\r\n".join(head).encode())
     line = await reader.readline()
     writer.close()
     return int(line.split()[1])
@@ -177,6 +182,38 @@ async def test_participants_talk_through_the_proxy_and_metrics_stay_private(
         ):
             await alice.send("chat", "x" * 100_000)
             assert (await anext(bob)).text == "x" * 100_000
+
+
+@pytest.mark.rule("G-88")
+@pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
+async def test_a_client_behind_the_proxy_that_guesses_tokens_locks_out_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    sample = tomllib.loads((DEPLOY / "gateway.toml").read_text())["gateway"]
+    text = config_text(gateway={"trusted_proxies": sample["trusted_proxies"]})
+    async with (
+        asyncio.timeout(3 * BOUND),
+        running(text) as gateway,
+        proxied(tmp_path, gateway.port) as (port, trust),
+    ):
+
+        async def guess(source: str, number: int = 0) -> int:
+            invented = f"X-Forwarded-For: 198.51.100.{number}"
+            return await status(port, trust, "/session", invented, source=source)
+
+        guesses = [asyncio.create_task(guess("127.0.0.2", number)) for number in range(11)]
+        for done in asyncio.as_completed(guesses):
+            if await done == 429:
+                break
+        else:
+            pytest.fail("no guess was refused")
+        for each in guesses:
+            each.cancel()
+        assert await guess("127.0.0.2") == 429
+        assert await guess("127.0.0.3") == 401
+    addresses = {vars(each)["address"] for each in caplog.records if "address" in vars(each)}
+    assert addresses == {"127.0.0.2", "127.0.0.3"}
 
 
 def start_server(path: Path, name: str) -> subprocess.Popen[bytes]:

@@ -77,6 +77,18 @@ def test_nothing_at_all_is_a_configuration_with_the_documented_limits() -> None:
                 "ftp://x.example",
             )
         ),
+        *(
+            (f"[gateway]\ntrusted_proxies = ['{proxy}']", "mcpp.toml:2: gateway.trusted_proxies")
+            for proxy in (
+                "",
+                "proxy",
+                "10.0.0.1/8",
+                "10.0.0.0/33",
+                "10.0.0.1:80",
+                "::ffff:10.0.0.1",
+            )
+        ),
+        ("[gateway]\ntrusted_proxies = '10.0.0.1'", "mcpp.toml:2: gateway.trusted_proxies"),
         ("[unknown]", "mcpp.toml:1: unknown"),
         ("[pods.'a b']", "mcpp.toml:1: pods.a b"),
         ("not toml", "mcpp.toml: not valid TOML"),

@@ -15,6 +15,7 @@ from mcpp.errors import FilterError
 from mcpp.filters import Filter, everything, parse
 from mcpp_gateway.config import Config, digest, is_token
 from mcpp_gateway.edge.admission.origins import Headers, Origins, is_loopback
+from mcpp_gateway.edge.admission.proxies import Proxies
 from mcpp_gateway.edge.admission.sign_in import Identity, Invitations, SessionTokens
 from mcpp_gateway.edge.admission.throttle import Denial, Throttle
 from mcpp_gateway.tokens.claims import Grant
@@ -107,13 +108,14 @@ class AdmissionControl:
         self.reconfigure(config)
 
     def reconfigure(self, config: Config) -> None:
-        """Apply new tokens and origins; counted failures stay."""
+        """Apply new tokens, origins and proxies; counted failures stay."""
         self._tokens = config.tokens
         self._secrets = {identity: secret for secret, identity in config.tokens.items()}
         self._metrics_token = config.gateway.metrics_token
         self._admin_token = config.admin_token
         self._admin_signed = config.admin_signed
         self.check_origin = Origins(config, self._port).check
+        self.client_address = Proxies(config.gateway.trusted_proxies).client_address
 
     def admit(
         self,

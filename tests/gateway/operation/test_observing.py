@@ -147,9 +147,14 @@ def test_check_prints_what_a_configuration_means(
     for mistake in ("[gateway]\nport = 'x'", "[gateway]\nport = 8787\n"):  # without a pod
         path.write_text(mistake)
         assert main(["gateway", "--check", "--config", str(path)]) == 2
-    path.write_text('[gateway]\nhost = "::1"\n[pods.demo]\n')
+    path.write_text(
+        '[gateway]\nhost = "::1"\ntrusted_proxies = ["::1", "10.0.0.0/8"]\n[pods.demo]\n'
+    )
     assert main(["gateway", "--check", "--config", str(path)]) == 0
-    assert "ws://[::1]:8787/ws" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "ws://[::1]:8787/ws" in shown
+    assert "proxies    X-Forwarded-For counts from ::1, 10.0.0.0/8" in shown
+    assert "WARNING" not in shown
 
 
 @pytest.mark.rule("O-05")
@@ -157,6 +162,8 @@ def test_check_prints_what_a_configuration_means(
     ("text", "warning"),
     [
         ('[gateway]\nhost = "0.0.0.0"\n', "without TLS"),
+        ('[gateway]\ntrusted_proxies = ["0.0.0.0/0"]\n', "0.0.0.0/0 lets every client choose"),
+        ('[gateway]\ntrusted_proxies = ["::1", "::/0"]\n', "::/0 lets every client choose"),
         ('[pods.demo.participants.a]\ntoken = "short"\n', "can be guessed"),
         ('[pods.demo.participants.a]\ntoken_file = "token"\n', "can read token"),
         (
