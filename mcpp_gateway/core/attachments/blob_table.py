@@ -11,6 +11,10 @@ what has expired costs nothing while there is nothing.
 An attachment may be private: then the envelope is a permission only for its sender and for those
 that it addresses, which may hear it whatever their filters (F-09). Public and private namings are
 kept apart, so that one kind may end before the other (A-13).
+
+Those of calls are kept apart from both: arguments and results are fetched when they arrive, so they
+are kept for minutes and not as long as the log. Otherwise a participant that answers in private
+would use up its room, and each answer that another participant names would stay (A-15).
 """
 
 from collections.abc import Callable, Sequence
@@ -18,6 +22,7 @@ from typing import Final
 
 import msgspec
 
+from mcpp import kinds
 from mcpp.protocol.envelope import Attachment
 from mcpp_gateway.core.attachments.namings import Namings
 from mcpp_gateway.core.hearing.rights import Rights
@@ -26,6 +31,10 @@ from mcpp_gateway.core.records import LogEntry, NamedState, State
 
 # What a blob counts for at least: as a file, and here.
 _LEAST_BYTES: Final = 4096
+
+# How long the private attachments of requests and responses are kept (A-15).
+CALL_SECONDS: Final = 600.0
+_CALLS: Final = (f"{kinds.REQUEST}:", f"{kinds.RESPONSE}:")
 
 
 class Blob(msgspec.Struct):
@@ -48,6 +57,7 @@ class BlobTable:
         self._fresh: dict[str, float] = {}  # until when they are kept without a name, in order
         self._public = Namings()
         self._private = Namings()
+        self._calls = Namings()  # private ones of requests and responses
         self._used: dict[str, int] = {}  # by participant, reservations included
         self.used_bytes = 0
 
@@ -97,16 +107,25 @@ class BlobTable:
             self._public.add(entry.attachments, entry, position)
             return
         self._public.add(entry.public_attachments, entry, position)
-        self._private.add(entry.private, entry, position)
+        if not entry.kind.startswith(_CALLS):
+            self._private.add(entry.private, entry, position)
+            return
+        self._calls.add(entry.private, entry, position)
+        for hash in entry.private:
+            blob = self._blobs.get(hash)
+            if blob is not None and blob.uploads.keys() == {entry.sender}:
+                self._fresh.pop(hash, None)  # it was uploaded for this call
 
     def restore(self, state: State) -> None:
         """Begin with the namings of a state."""
         self._public.restore(state.named)
-        self._private.restore(state.named_privately)
+        calls = [each for each in state.named_privately if _is_of_calls(each)]
+        self._private.restore(each for each in state.named_privately if not _is_of_calls(each))
+        self._calls.restore(calls)
 
     def snapshot(self) -> tuple[tuple[NamedState, ...], tuple[NamedState, ...]]:
         """Return the public and the private namings, oldest first."""
-        return self._public.snapshot(), self._private.snapshot()
+        return self._public.snapshot(), self._private.snapshot() + self._calls.snapshot()
 
     # --- access ---------------------------------------------------------------------------------
 
@@ -116,6 +135,27 @@ class BlobTable:
         Only what is before the position `committed` counts: nothing follows from an envelope that
         the log may still lose (G-50).
         """
+        size = self._lasting_size(rights, hash, committed)
+        if size is not None:
+            return size
+        blob = self._blobs.get(hash)
+        if blob is not None and any(map(rights.is_own, self._calls.entries(hash, committed))):
+            return blob.size
+        return None
+
+    def unreadable(
+        self, rights: Rights, attachments: Sequence[Attachment], committed: int
+    ) -> Attachment | None:
+        """Return the first attachment that a sender may not name: unknown, or of another size.
+
+        Those of calls are for the call only: named again, they would be kept (A-15).
+        """
+        for each in attachments:
+            if self._lasting_size(rights, each.hash, committed) != each.size:
+                return each
+        return None
+
+    def _lasting_size(self, rights: Rights, hash: str, committed: int) -> int | None:
         blob = self._blobs.get(hash)
         if blob is None:
             return None
@@ -132,15 +172,6 @@ class BlobTable:
             return blob.size
         return None
 
-    def unreadable(
-        self, rights: Rights, attachments: Sequence[Attachment], committed: int
-    ) -> Attachment | None:
-        """Return the first attachment that a sender may not name: unknown, or of another size."""
-        for each in attachments:
-            if self.readable_size(rights, each.hash, committed) != each.size:
-                return each
-        return None
-
     # --- the end --------------------------------------------------------------------------------
 
     def expire(self, start: int, now: float) -> list[str]:
@@ -150,7 +181,11 @@ class BlobTable:
             start: the oldest position that the log holds.
             now: the present time.
         """
-        forgotten = [*self._public.expire(start), *self._private.expire(start)]
+        forgotten = [
+            *self._public.expire(start),
+            *self._private.expire(start),
+            *self._calls.expire(start, now - CALL_SECONDS),
+        ]
         gone = [hash for hash in forgotten if hash not in self._fresh and not self._is_named(hash)]
         while self._fresh and (hash := next(iter(self._fresh))):
             if self._fresh[hash] > now:
@@ -163,7 +198,7 @@ class BlobTable:
     # --- private --------------------------------------------------------------------------------
 
     def _is_named(self, hash: str) -> bool:
-        return hash in self._public or hash in self._private
+        return hash in self._public or hash in self._private or hash in self._calls
 
     def _remove(self, hash: str) -> bool:
         blob = self._blobs.pop(hash, None)
@@ -180,3 +215,9 @@ class BlobTable:
             self._used[participant] = used
         else:
             self._used.pop(participant, None)
+
+
+def _is_of_calls(named: NamedState) -> bool:
+    """Return whether only requests and responses name a blob, as far as is known."""
+    found = [grant.kind for grant in named.grants]
+    return bool(found) and all(kind.startswith(_CALLS) for kind in found)

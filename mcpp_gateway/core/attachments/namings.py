@@ -5,6 +5,7 @@ equal ones once, the most recent up to a bound in bytes. To all others, one nami
 another.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
@@ -45,6 +46,7 @@ class Namings:
         self._named: dict[str, _Naming] = {}
         self._grant_bytes = 0
         self._start = 0  # the oldest position that the log holds
+        self._before = -math.inf  # the time up to which namings are forgotten
 
     def __contains__(self, hash: str) -> bool:
         return hash in self._named
@@ -58,7 +60,8 @@ class Namings:
         """Yield what is known of the entries that name a blob, of those before a position."""
         naming = self._named.get(hash)
         for grant in () if naming is None else naming.grants.values():
-            if grant.first < committed and grant.last >= self._start:
+            is_kept = grant.last >= self._start and grant.time > self._before
+            if is_kept and grant.first < committed:
                 yield grant.entry
 
     def add(self, hashes: Iterable[str], entry: LogEntry, position: int) -> None:
@@ -110,11 +113,14 @@ class Namings:
             for hash, each in self._named.items()
         )
 
-    def expire(self, start: int) -> Iterator[str]:
-        """Forget the blobs that no entry from a position on names, and yield their hashes."""
-        self._start = start
+    def expire(self, start: int, before: float = -math.inf) -> Iterator[str]:
+        """Forget the blobs that no entry from a position on names, and yield their hashes.
+
+        Those that no entry since a time names are forgotten, too.
+        """
+        self._start, self._before = start, before
         while self._named and (hash := next(iter(self._named))):
-            if self._named[hash].last >= start:
+            if self._named[hash].last >= start and self._named[hash].time > before:
                 break
             naming = self._named.pop(hash)
             while naming.grants:

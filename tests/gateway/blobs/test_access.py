@@ -13,6 +13,7 @@ import pytest
 
 from mcpp import filters
 from mcpp.protocol.capabilities import Capabilities
+from mcpp_gateway.core.attachments import blob_table
 from mcpp_gateway.core.attachments.blob_table import BlobTable, QuotaError
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import ParticipantSettings
@@ -22,6 +23,7 @@ from tests.properties.hearing_oracle import may_hear
 from tests.properties.test_hears import GUESTS, IDS, KINDS, TYPES, random_filter
 
 GRACE_SECONDS = 20.0
+CALL_SECONDS = 12.0
 LIMITS: dict[str, Any] = {
     "messages_per_second": 0,
     "context_messages_per_second": 0,
@@ -42,7 +44,8 @@ class AttachmentPod:
         self.change_rights()
         self.clients = {name: self.harness.join(name) for name in GUESTS}
         self.uploads: dict[str, dict[str, float]] = {}  # by blob: participant, time
-        self.cases = self.permitted = 0
+        self.fresh: dict[str, float] = {}  # by blob: until when it is kept without a name
+        self.cases = self.permitted = self.calls = 0
 
     def change_rights(self) -> None:
         everything = Capabilities([{"kind": "*"}])
@@ -56,25 +59,33 @@ class AttachmentPod:
         ]
         self.harness.perform(self.harness.pod.reconfigure(settings, self.harness.now))
 
-    def named(self, blob: str) -> list[tuple[dict[str, Any], Any]]:
-        """Return the envelopes of the log that name a blob, with their lineages."""
+    def named(self, blob: str, *, by_calls: bool = True) -> list[tuple[dict[str, Any], Any]]:
+        """Return the envelopes that name a blob and still count, with their lineages."""
         journal = self.harness.pod.journal
         entries = journal.read(journal.start, 1000)
-        parsed = [(json.loads(entry.text), entry.lineage) for entry in entries]
+        parsed = [(json.loads(entry.text), entry.lineage, entry.time) for entry in entries]
         return [
             (envelope, lineage)
-            for envelope, lineage in parsed
+            for envelope, lineage, time in parsed
             if any(each["hash"] == blob for each in envelope.get("attachments", ()))
+            if not self.is_for_call(envelope, blob)
+            or (by_calls and time + CALL_SECONDS > self.harness.now)
         ]
 
-    def may_read(self, name: str, blob: str) -> bool:
+    @staticmethod
+    def is_for_call(envelope: dict[str, Any], blob: str) -> bool:
+        attachments = [each for each in envelope["attachments"] if each["hash"] == blob]
+        is_call = envelope["kind"].startswith(("mcp/request:", "mcp/response:"))
+        return is_call and all(each.get("private") for each in attachments)
+
+    def may_read(self, name: str, blob: str, *, by_calls: bool = True) -> bool:
         if name in self.uploads.get(blob, ()):
             return True
         if blob not in self.uploads:
             return False
         return any(
             self.is_permitted(name, blob, envelope, lineage)
-            for envelope, lineage in self.named(blob)
+            for envelope, lineage in self.named(blob, by_calls=by_calls)
         )
 
     def is_permitted(self, name: str, blob: str, envelope: dict[str, Any], lineage: Any) -> bool:
@@ -90,6 +101,7 @@ class AttachmentPod:
         name, blob = self.random.choice(GUESTS), self.random.choice(BLOBS)
         self.harness.pod.blobs.add(name, blob, SIZE, self.harness.now)
         self.uploads.setdefault(blob, {})[name] = self.harness.now
+        self.fresh[blob] = self.harness.now + GRACE_SECONDS
 
     def send(self) -> None:
         random, name = self.random, self.random.choice(GUESTS)
@@ -107,12 +119,32 @@ class AttachmentPod:
                 each["private"] = random.random() < 0.7
             if random.random() < 0.2:  # the same, named for all
                 attachments += [each | {"private": False} for each in attachments]
-        allowed = all(self.may_read(name, blob) for blob in blobs)
-        client = self.clients[name]
+        allowed = all(self.may_read(name, blob, by_calls=False) for blob in blobs)
+        client, kind = self.clients[name], random.choice(KINDS)
         before = len(client.errors)
-        self.harness.send(client, random.choice(KINDS), attachments=attachments, **members)
+        self.harness.send(client, kind, attachments=attachments, **members)
         assert client.errors[before:] == ([] if allowed else ["no_attachment"])
+        for blob in blobs if allowed else ():
+            self.call(name, blob, {"kind": kind, "attachments": attachments})
         self.cases += bool(blobs)
+
+    def answer(self) -> None:
+        """Have an uploader name a blob in a private response."""
+        if not self.uploads:
+            return
+        blob = self.random.choice(sorted(self.uploads))
+        name, to = self.random.choice(sorted(self.uploads[blob])), self.random.choice(GUESTS)
+        attachment = {"hash": blob, "size": SIZE, "media_type": "a/b", "private": True}
+        kind = "mcp/response:x"
+        self.harness.send(self.clients[name], kind, to=[to], attachments=[attachment])
+        self.call(name, blob, {"kind": kind, "attachments": [attachment]})
+
+    def call(self, name: str, blob: str, envelope: dict[str, Any]) -> None:
+        """Take note that an envelope names a blob, which may have been uploaded for a call."""
+        if self.is_for_call(envelope, blob):
+            self.calls += 1
+            if self.uploads[blob].keys() == {name}:
+                self.fresh.pop(blob, None)
 
     def pass_time(self) -> None:
         self.harness.now += self.random.choice((0.1, 1.0, 15.0))
@@ -121,7 +153,7 @@ class AttachmentPod:
         pod = self.harness.pod
         gone = pod.blobs.expire(pod.journal.start, self.harness.now)
         for blob in list(self.uploads):
-            is_fresh = max(self.uploads[blob].values()) + GRACE_SECONDS > self.harness.now
+            is_fresh = self.fresh.get(blob, 0.0) > self.harness.now
             is_kept = is_fresh or bool(self.named(blob))
             assert (blob in gone) == (not is_kept)
             if not is_kept:
@@ -151,13 +183,17 @@ class AttachmentPod:
         assert len(table) == len(self.uploads)
 
 
-@pytest.mark.rule("A-06", "A-09", "A-13")
+@pytest.mark.rule("A-06", "A-09", "A-13", "A-15")
 @pytest.mark.parametrize("seed", range(6))
-def test_access_is_what_the_log_and_the_uploads_say(seed: int) -> None:
+def test_access_is_what_the_log_and_the_uploads_say(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blob_table, "CALL_SECONDS", CALL_SECONDS)
     random = Random(seed)
     pod = AttachmentPod(random)
     steps = [pod.upload] * 3 + [pod.send] * 12 + [pod.pass_time] * 2 + [pod.restart]
-    for _ in range(120):
+    steps += [pod.answer] * 4
+    for _ in range(150):
         random.choice(steps)()
         pod.expire()
         if random.random() < 0.05:
@@ -166,6 +202,7 @@ def test_access_is_what_the_log_and_the_uploads_say(seed: int) -> None:
         pod.used()
     assert pod.cases > 2000
     assert pod.permitted > 200
+    assert pod.calls > 10
 
 
 @pytest.mark.rule("A-07")

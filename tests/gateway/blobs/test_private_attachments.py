@@ -9,6 +9,8 @@ import pytest
 
 from mcpp import filters
 from mcpp.protocol.capabilities import Capabilities
+from mcpp_gateway.core.attachments import blob_table
+from mcpp_gateway.core.attachments.blob_table import CALL_SECONDS
 from mcpp_gateway.core.history.erasing import Erasure
 from mcpp_gateway.core.pod import ParticipantSettings
 from mcpp_gateway.core.records import Batch, decode_batch, decode_state, encode_batch, encode_state
@@ -16,7 +18,15 @@ from mcpp_gateway.log_tools.commands import fork as fork_command
 from mcpp_gateway.log_tools.commands import main
 from mcpp_gateway.log_tools.export import export, import_lines
 from mcpp_gateway.log_tools.exported_blobs import import_blobs
-from tests.gateway.blobs.test_sockets_blobs import HASH, PICTURE, named, status_of, upload
+from tests.gateway.blobs.test_sockets_blobs import (
+    HASH,
+    PICTURE,
+    files,
+    named,
+    status_of,
+    until,
+    upload,
+)
 from tests.gateway.cluster.simulation import World
 from tests.gateway.cluster.test_core import follower, settled_world
 from tests.gateway.durability.test_log_store import DurableGateway
@@ -80,6 +90,60 @@ def test_an_addressee_may_pass_a_private_attachment_on() -> None:
     assert readers(harness) == ["alice", "bob", "carol", "dora"]
 
 
+RESPONSE = "mcp/response:tools/call:x"
+
+
+def expire(harness: PodHarness, seconds: float) -> list[str]:
+    """Let time pass, and return the blobs that are no longer kept."""
+    harness.now += seconds
+    return harness.pod.blobs.expire(harness.pod.journal.start, harness.now)
+
+
+@pytest.mark.rule("A-15")
+@pytest.mark.parametrize("kind", ["mcp/request:tools/call:x", RESPONSE])
+def test_what_is_private_to_a_call_is_kept_for_minutes(kind: str) -> None:
+    harness = harness_with_blob()
+    alice = harness.join("alice")
+    harness.send(alice, kind, to=["bob"], attachments=[PRIVATE])
+    assert expire(harness, CALL_SECONDS - 1) == []
+    assert readers(harness) == ["alice", "bob"]
+    state = harness.pod.snapshot(term=1, index=1, boot="", now=harness.now)
+    harness.pod.blobs.restore(decode_state(encode_state(state)))
+    assert readers(harness) == ["alice", "bob"]
+    assert expire(harness, 1) == [BLOB]
+    assert readers(harness) == []
+    assert (harness.pod.blobs.used_bytes, harness.pod.blobs._used) == (0, {})
+    # What is uploaded again is another's, and the old envelope permits nothing.
+    harness.pod.blobs.add("carol", BLOB, 5, harness.now)
+    assert readers(harness) == ["carol"]
+
+
+@pytest.mark.rule("A-15")
+def test_an_addressee_cannot_keep_what_is_private_to_a_call() -> None:
+    harness = harness_with_blob()
+    alice, bob = harness.join("alice"), harness.join("bob")
+    harness.send(alice, RESPONSE, to=["bob"], attachments=[PRIVATE])
+    for kind, attachment in (("chat", PUBLIC), ("chat", PRIVATE), (RESPONSE, PRIVATE)):
+        harness.send(bob, kind, to=["carol"], attachments=[attachment])
+    assert bob.errors == ["no_attachment"] * 3
+    assert expire(harness, CALL_SECONDS) == [BLOB]
+
+
+@pytest.mark.rule("A-15", "A-09")
+def test_a_call_ends_neither_the_upload_of_another_nor_what_other_envelopes_keep() -> None:
+    harness = harness_with_blob()
+    harness.pod.blobs.add("carol", BLOB, 5, harness.now)
+    alice = harness.join("alice")
+    harness.send(alice, RESPONSE, to=["bob"], attachments=[PRIVATE])
+    assert expire(harness, CALL_SECONDS) == []
+    assert readers(harness) == ["alice", "carol"]
+    harness.send(alice, "chat", to=["dora"], attachments=[PRIVATE])
+    harness.send(alice, RESPONSE, to=["bob"], attachments=[PRIVATE])
+    assert readers(harness) == ["alice", "bob", "carol", "dora"]
+    assert expire(harness, 100_000) == []
+    assert readers(harness) == ["alice", "carol", "dora"]
+
+
 @pytest.mark.rule("A-13")
 def test_records_and_states_keep_what_is_private() -> None:
     harness = harness_with_blob()
@@ -119,6 +183,25 @@ async def test_history_and_replay_grant_nothing_over_sockets() -> None:
             refusal = (await receive_until(carol, "m1"))[-1]
             assert refusal["payload"]["error"] == "no_attachment"
             assert await status_of(gateway, "carol") == 404
+
+
+@pytest.mark.rule("A-15")
+async def test_private_answers_leave_their_room_to_the_next_over_sockets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blob_table, "CALL_SECONDS", 0.0)
+    durable = DurableGateway(tmp_path / "data", max_blob_bytes_per_participant=40_000)
+    async with durable.run() as gateway, joined(gateway, "alice") as alice:
+        for number in range(4):
+            content = bytes([number]) * 16_384
+            hash = sha256(content).hexdigest()
+            assert (await upload(gateway, content))[0] == 201
+            attachments = [{"hash": hash, "size": 16_384, "media_type": "a/b", "private": True}]
+            said = named(f"m{number}", "alice", kind=RESPONSE, to=["bob"], attachments=attachments)
+            await alice.send(said)
+            await receive_until(alice, f"m{number}")
+            await until(lambda: not files(gateway))
+            assert await status_of(gateway, "bob", hash) == 404
 
 
 @pytest.mark.rule("A-13", "A-10")

@@ -17,6 +17,7 @@ from mcpp_gateway.cluster.cluster_log import new_link
 from mcpp_gateway.cluster.nats_servers import NatsServers
 from mcpp_gateway.cluster.streams import Streams
 from mcpp_gateway.config import RetentionSection
+from mcpp_gateway.core.attachments import blob_table
 from tests.gateway.cluster.test_gateways import QUICK, configure, gateways, nats, url
 from tests.gateway.sockets import token
 
@@ -128,3 +129,29 @@ async def test_what_is_uploaded_at_one_gateway_is_named_and_read_at_another(
             mcpp.connect(url(third), token=token("b"), options=QUICK) as b,
         ):
             assert await b.fetch(reference) == CONTENT
+
+
+@pytest.mark.rule("A-15", "A-11")
+async def test_a_cluster_deletes_what_was_private_to_a_call(
+    nats: NatsServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blob_table, "CALL_SECONDS", 0.0)
+    answering = [
+        f'[pods.demo.participants.{name}]\ntoken = "{token(name)}"\n'
+        'capabilities = [{ kind = "mcp/response:*" }]'
+        for name in "ab"
+    ]
+    async with (
+        gateways(configure(nats, *answering, participants="")) as (first, second),
+        mcpp.connect(url(first), token=token("a"), options=QUICK) as a,
+        mcpp.connect(url(second), token=token("b"), options=QUICK) as b,
+    ):
+        for pod, other in ((a, "b"), (b, "a")):
+            reference = await pod.attach(CONTENT + other.encode(), private=True)
+            await pod.send("mcp/response:x", {}, to=[other], attachments=[reference])
+        with anyio.fail_after(10):
+            # The stream says only when it is asked.
+            while await first.blobs.store.load("demo"):  # noqa: ASYNC110
+                await anyio.sleep(0.05)
+            while any(len(each.pods["demo"].blobs) for each in (first, second)):  # noqa: ASYNC110
+                await anyio.sleep(0.05)

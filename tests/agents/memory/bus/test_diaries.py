@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import mcpp
-from mcpp.errors import AttachmentError, ToolError
+from mcpp.errors import AttachmentError, RemoteError, ToolError
 from mcpp.prompts import PromptBuilder
 from mcpp.protocol.rpc import Failure
 from mcpp.testing import MemoryPod
@@ -137,6 +137,23 @@ async def test_a_diary_entry_that_all_have_heard_is_refused(store: MemoryStore) 
             await ann.call("memory", "remember", DIARY)
         with pytest.raises(ToolError, match="`content`"):
             await ann.call("memory", "remember", title="x", agent_id="ann", private=True)
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("A-15")
+async def test_answers_take_constant_room_however_many_there_are(store: MemoryStore) -> None:
+    now = [1_000_000.0]
+    limits = {"max_blob_bytes_per_participant": 8 * 16_384}
+    gateway = MemoryPod(limits=limits, clock=lambda: now[0])
+    async with with_memory(gateway, store) as (ann, _, _):
+        for _ in range(5):
+            for _ in range(8):
+                pack = await ann.call("memory", "context", goal="zebra", agent_id="ann")
+                assert not pack.is_error
+            with pytest.raises(RemoteError, match="max_blob_bytes_per_participant"):
+                await ann.call("memory", "context", goal="zebra", agent_id="ann")
+            now[0] += 600.0
+            gateway.tick()
 
 
 def test_it_is_the_diary_that_the_agent_has_with_the_file_itself(store: MemoryStore) -> None:
