@@ -79,6 +79,23 @@ async def test_a_program_runs_in_the_folder_and_its_output_is_kept(
         assert len(much.text.encode()) <= 102
 
 
+async def test_output_that_is_no_text_does_not_delay_the_bridge(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    async with coding_agent(pod, folders, offers_terminals=True), pod.connect("alice") as alice:
+        command = r"head -c 3000000 /dev/zero | tr '\0' '\200'"
+        with anyio.fail_after(30):  # it took minutes, in which the bridge did nothing else
+            shown = await alice.ask("coder", f"run {command}")
+        assert shown.text.startswith("0 \ufffd")
+
+
+async def test_a_program_that_ends_by_a_signal_without_a_name_is_reported(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    async with coding_agent(pod, folders, offers_terminals=True), pod.connect("alice") as alice:
+        assert (await alice.ask("coder", "run echo begun; kill -35 $$")).text == "SIG35 begun\n"
+
+
 async def test_programs_end_at_their_limit_and_with_the_question(
     pod: MemoryPod, folders: Folders
 ) -> None:
