@@ -32,6 +32,21 @@ async def test_messages_that_break_the_protocol_are_ignored(
         assert (await alice.ask("coder", "say still here")).text == "still here"
 
 
+async def test_half_a_character_is_replaced(pod: MemoryPod, folders: Folders) -> None:
+    async with coding_agent(pod, folders), pod.connect("alice") as alice:
+        reply = await alice.ask("coder", f"half {folders.work}/")
+    assert (
+        reply.text
+        == "cut \ufffd: cannot read " + f"{folders.work}/\ufffd: No such file or directory"
+    )
+
+
+async def test_a_request_that_cannot_be_read_is_refused(pod: MemoryPod, folders: Folders) -> None:
+    async with coding_agent(pod, folders), pod.connect("alice") as alice:
+        reply = await alice.ask("coder", f"huge {folders.work}/huge")
+    assert reply.text == "the message is not JSON-RPC, or too long"
+
+
 async def test_an_agent_that_says_nothing_is_given_up(pod: MemoryPod, folders: Folders) -> None:
     limits = AcpLimits(silence_seconds=0.3, cancel_seconds=0.1)
     async with coding_agent(pod, folders, limits=limits), pod.connect("alice") as alice:
