@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 # Eight times what a gateway accepts in an envelope by default.
 MAX_LINE_BYTES: Final = 8 * 1024 * 1024
@@ -48,6 +48,18 @@ class Lines:
             whole = b"".join(self._parts)
             self._parts, part = [whole[:_KEPT_BYTES] + b" "], whole[_KEPT_BYTES:] + part
         self._tail = (self._tail + part)[-_KEPT_BYTES:]
+
+
+def parse_line(line: str | bytes) -> Any:
+    """Return the JSON value of a line, None if it has none. Lone surrogates become U+FFFD.
+
+    Programs in JavaScript write them where they have cut a text within a character.
+    """
+    try:
+        text = json.dumps(json.loads(line), ensure_ascii=False, allow_nan=False)
+        return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    except (ValueError, RecursionError):
+        return None
 
 
 def find_id(line: bytes) -> int | str | None:

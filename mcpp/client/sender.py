@@ -314,7 +314,8 @@ class Sender:
             wait_for_presence: seconds to wait before that for the participant to join.
             context: another context to ask in.
             on_progress: called with each `Progress` that the participant reports.
-            on_text: called with each piece of the reply while it is being written.
+            on_text: called with each piece of the reply while it is being written. A participant
+                that begins anew, such as after a call of a tool, is heard from the beginning.
 
         Raises AbsentError, NoAnswerError or Refused.
         """
@@ -372,6 +373,8 @@ class Sender:
                         return received
                     if received.kind == kinds.LIVE_TEXT:
                         if on_text is not None:
+                            if received.correlation_id != text.id:  # it has begun another one
+                                text = GrowingText(received.correlation_id or "", to)
                             await _report_text(received, text, on_text)
                     elif on_progress is not None:
                         await _report_progress(received, on_progress)

@@ -5,6 +5,7 @@ the folder, not even if a part is replaced meanwhile. `.mcpp` is closed, since i
 a pod, and so is writing into `.git`, whose files can name programs to run.
 """
 
+import io
 import os
 import secrets
 import stat
@@ -58,7 +59,8 @@ class WorkingFolder:
         if line is None and limit is None:
             return text
         first = max(0, (line or 1) - 1)
-        lines = text.splitlines(keepends=True)[first:]
+        # Not `splitlines`, for which a form feed also ends a line: agents count as editors do.
+        lines = io.StringIO(text, newline="").readlines()[first:]
         return "".join(lines if limit is None else lines[: max(0, limit)])
 
     def write(self, path: str, text: str) -> None:
@@ -121,7 +123,10 @@ class WorkingFolder:
     @contextmanager
     def _opened(self, parts: list[str], path: str, *, creates: bool) -> Iterator[int]:
         """Open the folder at the end of the parts, one part after another."""
-        descriptor = os.open(self.path, _FOLDER)
+        try:
+            descriptor = os.open(self.path, _FOLDER)
+        except OSError as error:
+            raise FileRefusedError(f"cannot open {self.path}: {error.strerror}") from None
         try:
             try:
                 for part in parts:

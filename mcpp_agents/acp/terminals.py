@@ -25,6 +25,9 @@ _POLL_SECONDS: Final = 0.05
 # Both streams in one, and nothing to read: `sh` becomes the program.
 _RUN: Final = ("/bin/sh", "-c", 'exec "$@" 2>&1 </dev/null', "sh")
 _SHELL: Final = ("/bin/sh", "-c")
+# The bytes of a character in UTF-8 after its first: at most three.
+_CONTINUATION: Final = bytes(range(0x80, 0xC0))
+_MAX_CONTINUATION_BYTES: Final = 3
 
 logger = logging.getLogger("mcpp.acp")
 
@@ -49,11 +52,11 @@ class Terminal:
     @property
     def text(self) -> str:
         """The output; what was cut off at its beginning leaves whole characters."""
-        data = self.output
+        start = 0
         if self.truncated:
-            while data and data[0] & 0xC0 == 0x80:
-                data = data[1:]
-        return data.decode(errors="replace")
+            head = self.output[:_MAX_CONTINUATION_BYTES]
+            start = len(head) - len(head.lstrip(_CONTINUATION))
+        return self.output[start:].decode(errors="replace")
 
     def add(self, chunk: bytes) -> None:
         """Add output; the oldest is dropped beyond the limit."""
@@ -174,6 +177,9 @@ async def _follow(process: Process, terminal: Terminal) -> None:
 def _note_end(process: Process, terminal: Terminal) -> None:
     code = process.returncode
     if code is not None and code < 0:
-        terminal.signal = signal.Signals(-code).name
+        try:
+            terminal.signal = signal.Signals(-code).name
+        except ValueError:  # a real-time signal, most of which have no name
+            terminal.signal = f"SIG{-code}"
     else:
         terminal.exit_code = code

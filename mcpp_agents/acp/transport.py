@@ -15,13 +15,13 @@ import anyio
 import msgspec
 from anyio.abc import Process
 
-from mcpp_agents.lines import Lines, find_id
+from mcpp_agents.lines import Lines, find_id, parse_line
 
 OnUpdate = Callable[[Any], Awaitable[None]]
 
 _UPDATE: Final = "session/update"
 _BUSY: Final = {"code": -32000, "message": "too many requests at once"}
-_UNREADABLE: Final = {"code": -32700, "message": "the answer is not JSON-RPC, or too long"}
+_UNREADABLE: Final = {"code": -32700, "message": "the message is not JSON-RPC, or too long"}
 _MAX_ERROR_CHARS: Final = 500
 _READ_BYTES: Final = 2**18
 _GONE: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream, OSError)
@@ -73,6 +73,7 @@ class AgentTransport:
             message = self._parse(line) if size == len(line) else _unreadable(line)
             if message is None:
                 self._warn(size)
+                await self._refuse(line)
             elif message.get("method") == _UPDATE:
                 self.updated_at = anyio.current_time()
                 await self._on_update(message.get("params"))
@@ -100,11 +101,20 @@ class AgentTransport:
         return True
 
     def _parse(self, line: bytes) -> dict[str, Any] | None:
+        text = line.decode(errors="replace")
         try:
-            message = msgspec.json.decode(line.decode(errors="replace"))
+            return _checked(msgspec.json.decode(text))
         except (msgspec.DecodeError, RecursionError):
-            return _unreadable(line)
-        return _checked(message)
+            pass
+        message = parse_line(text)
+        return _unreadable(line) if message is None else _checked(message)
+
+    async def _refuse(self, line: bytes) -> None:
+        """Answer a request that cannot be read, for which the agent would wait."""
+        id = find_id(line)
+        if id is not None and _has_method(line):
+            self._requests += 1
+            await self.send({"jsonrpc": "2.0", "id": id, "error": _UNREADABLE})
 
     def _warn(self, size_bytes: int) -> None:
         if not self._has_warned:
@@ -146,6 +156,11 @@ def _error(error: Any) -> dict[str, Any]:
 def _unreadable(line: bytes) -> dict[str, Any] | None:
     """Return an error for the request of ours that a line seems to answer."""
     id = find_id(line)
-    if id is None or b'"method"' in line[:512] + line[-512:]:
+    if id is None or _has_method(line):
         return None
     return {"jsonrpc": "2.0", "id": id, "error": _UNREADABLE}
+
+
+def _has_method(line: bytes) -> bool:
+    """Return whether a line that cannot be read seems to be a request."""
+    return b'"method"' in line[:512] + line[-512:]

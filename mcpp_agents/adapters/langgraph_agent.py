@@ -34,6 +34,7 @@ class LangGraphAgent(FrameworkAgent):
         before = [] if has_memory else turn.talk.history or []
         given: Any = {"messages": [*before, HumanMessage(turn.text)]}
         messages: list[Any] = []
+        told: set[str] = set()
         while True:
             interrupts: list[Any] = []
             modes = ["messages", "updates", "values"]
@@ -45,7 +46,7 @@ class LangGraphAgent(FrameworkAgent):
                 elif "__interrupt__" in chunk:
                     interrupts += chunk["__interrupt__"]
                 else:
-                    await _tell(turn, chunk)
+                    await _tell(turn, chunk, told)
             if not interrupts:
                 break
             given = Command(
@@ -74,15 +75,28 @@ async def _write(turn: FrameworkTurn, message: Any) -> None:
         await turn.write(str(message.text))
 
 
-async def _tell(turn: FrameworkTurn, update: Mapping[str, Any]) -> None:
-    """Tell the calls and results in what the nodes of a graph have added."""
+async def _tell(turn: FrameworkTurn, update: Mapping[str, Any], told: set[str]) -> None:
+    """Tell the thoughts, calls and results in what the nodes of a graph have added.
+
+    `told` are the ids of the model's messages so far: middleware may return one once more.
+    """
     for change in update.values():
         for message in change.get("messages", ()) if isinstance(change, dict) else ():
-            if isinstance(message, AIMessage):
-                for call in message.tool_calls:
-                    await turn.called(call["name"], call["args"])
-            elif isinstance(message, ToolMessage):
+            if isinstance(message, ToolMessage):
                 await turn.returned(message.name or "", str(message.text))
+            elif isinstance(message, AIMessage) and message.id not in told:
+                told.update([message.id] if message.id else ())
+                await _tell_message(turn, message)
+
+
+async def _tell_message(turn: FrameworkTurn, message: AIMessage) -> None:
+    for block in message.content_blocks:
+        if block["type"] == "reasoning":
+            await turn.think(block.get("reasoning", ""))
+    if message.tool_calls and not turn.out.text:  # of a model that does not stream
+        await turn.think(str(message.text))
+    for call in message.tool_calls:
+        await turn.called(call["name"], call["args"])
 
 
 async def _decide(turn: FrameworkTurn, asked: Any) -> Any:

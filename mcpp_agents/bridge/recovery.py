@@ -7,7 +7,6 @@ within a character, and deep nesting. Of what no parser accepts, the id is looke
 write it: at the beginning or at the end.
 """
 
-import json
 from typing import Any
 
 from mcp.shared.message import SessionMessage
@@ -20,7 +19,7 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from mcpp_agents.lines import find_id
+from mcpp_agents.lines import find_id, parse_line
 
 
 def read_line(line: bytes) -> list[SessionMessage]:
@@ -80,17 +79,8 @@ def _input_of(error: ValidationError) -> Any:
         if detail["type"] in ("model_type", "missing"):
             return detail["input"]
         if detail["type"] == "json_invalid":
-            return _parse_line(detail["input"])
+            return parse_line(detail["input"])
     return None
-
-
-def _parse_line(line: str | bytes) -> Any:
-    """Return the JSON value of a line, with lone surrogates replaced by U+FFFD."""
-    try:
-        text = json.dumps(json.loads(line), ensure_ascii=False)
-        return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-    except (ValueError, RecursionError):
-        return None
 
 
 def _read_message(value: Any) -> SessionMessage | None:

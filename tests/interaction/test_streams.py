@@ -240,6 +240,32 @@ async def test_asking_returns_the_reply_and_passes_its_text_on(harness: AnyPod) 
             await anna.ask("nobody", "Are you there?")
 
 
+async def test_a_reply_that_is_begun_anew_is_heard_from_its_beginning(harness: AnyPod) -> None:
+    agent = mcpp.Participant("writer")
+    heard = [anyio.Event(), anyio.Event()]
+
+    @agent.on("chat")
+    async def answer(message: mcpp.Message) -> None:
+        first = message.stream()
+        await first.write("Let me look.")
+        await heard[0].wait()
+        await first.end()  # as an agent does that goes on to call a tool
+        async with message.stream() as second:
+            await second.write("It is Oslo.")
+            await heard[1].wait()
+
+    async with harness.run(agent), harness.connect("anna") as anna:
+        pieces: list[str] = []
+
+        def hear(piece: str) -> None:
+            pieces.append(piece)
+            heard[len(pieces) - 1].set()
+
+        with anyio.fail_after(10):
+            reply = await anna.ask("writer", "What is the capital?", on_text=hear)
+        assert (pieces, reply.text) == (["Let me look.", "It is Oslo."], "It is Oslo.")
+
+
 async def test_a_question_that_is_given_up_is_cancelled_and_only_the_one_asked_can_answer(
     harness: AnyPod,
 ) -> None:

@@ -213,6 +213,19 @@ class ScriptedAgent:
         refused = f"refused: {answer.get('refused')} {answer.get('code')}"
         await self.do_say(session, answer.get("content", refused))
 
+    async def do_half(self, session: str, path: str) -> None:
+        """`half PATH`: send half of an emoji, as programs do that cut a text within it."""
+        await self.do_say(session, "cut \ud83d: ")
+        answer = await self.request("fs/read_text_file", sessionId=session, path=f"{path}\ud83d")
+        await self.do_say(session, answer["refused"])
+
+    async def do_huge(self, session: str, path: str) -> None:
+        """`huge PATH`: write a file by a line that is too long."""
+        answer = await self.request(
+            "fs/write_text_file", sessionId=session, path=path, content="x" * 9_000_000
+        )
+        await self.do_say(session, answer["refused"])
+
     async def do_write(self, session: str, rest: str) -> None:
         path, _, text = rest.partition(": ")
         answer = await self.request(

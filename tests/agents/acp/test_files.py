@@ -37,6 +37,13 @@ def test_lines_of_a_file_are_read(folder: WorkingFolder) -> None:
     assert folder.read(str(folder.path / ".git" / "config")) == "git"
 
 
+def test_lines_are_counted_as_editors_count_them(folder: WorkingFolder) -> None:
+    file = folder.path / "pages"
+    file.write_bytes("one\f\u2028\x85still one\r\ntwo\rthree".encode())
+    assert folder.read(str(file), 2, 1) == "two\r"
+    assert folder.read(str(file), 1, 1) == "one\f\u2028\x85still one\r\n"
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -52,6 +59,12 @@ def test_what_is_not_a_text_inside_is_not_read(folder: WorkingFolder, path: str)
 def test_a_relative_path_is_refused(folder: WorkingFolder) -> None:
     with pytest.raises(FileRefusedError, match="absolute"):
         folder.read("inside")
+
+
+def test_nothing_is_read_after_the_folder_was_removed(folder: WorkingFolder) -> None:
+    folder.path.rename(folder.path.with_name("gone"))
+    with pytest.raises(FileRefusedError, match="cannot open"):
+        folder.read(str(folder.path / "inside"))
 
 
 def test_a_file_is_replaced_and_keeps_its_mode(folder: WorkingFolder) -> None:

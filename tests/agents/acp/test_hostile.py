@@ -32,6 +32,21 @@ async def test_messages_that_break_the_protocol_are_ignored(
         assert (await alice.ask("coder", "say still here")).text == "still here"
 
 
+async def test_half_a_character_is_replaced(pod: MemoryPod, folders: Folders) -> None:
+    async with coding_agent(pod, folders), pod.connect("alice") as alice:
+        reply = await alice.ask("coder", f"half {folders.work}/")
+    assert (
+        reply.text
+        == "cut \ufffd: cannot read " + f"{folders.work}/\ufffd: No such file or directory"
+    )
+
+
+async def test_a_request_that_cannot_be_read_is_refused(pod: MemoryPod, folders: Folders) -> None:
+    async with coding_agent(pod, folders), pod.connect("alice") as alice:
+        reply = await alice.ask("coder", f"huge {folders.work}/huge")
+    assert reply.text == "the message is not JSON-RPC, or too long"
+
+
 async def test_an_agent_that_says_nothing_is_given_up(pod: MemoryPod, folders: Folders) -> None:
     limits = AcpLimits(silence_seconds=0.3, cancel_seconds=0.1)
     async with coding_agent(pod, folders, limits=limits), pod.connect("alice") as alice:
@@ -77,6 +92,23 @@ async def test_a_program_runs_in_the_folder_and_its_output_is_kept(
         much = await alice.ask("coder", "run yes é | head -n 1000")
         assert much.text.startswith(("0 é\n", "0 \né"))
         assert len(much.text.encode()) <= 102
+
+
+async def test_output_that_is_no_text_does_not_delay_the_bridge(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    async with coding_agent(pod, folders, offers_terminals=True), pod.connect("alice") as alice:
+        command = r"head -c 3000000 /dev/zero | tr '\0' '\200'"
+        with anyio.fail_after(30):  # it took minutes, in which the bridge did nothing else
+            shown = await alice.ask("coder", f"run {command}")
+        assert shown.text.startswith("0 \ufffd")
+
+
+async def test_a_program_that_ends_by_a_signal_without_a_name_is_reported(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    async with coding_agent(pod, folders, offers_terminals=True), pod.connect("alice") as alice:
+        assert (await alice.ask("coder", "run echo begun; kill -35 $$")).text == "SIG35 begun\n"
 
 
 async def test_programs_end_at_their_limit_and_with_the_question(

@@ -6,7 +6,7 @@ from typing import Any
 
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
-from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.language_models import FakeMessagesListChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
@@ -51,7 +51,23 @@ class ScriptedChat(GenericFakeChatModel):
         yield ChatGenerationChunk(message=AIMessageChunk("", tool_call_chunks=chunks))
 
 
+class RepeatingChat(FakeMessagesListChatModel):
+    """LangChain's fake model that does not stream, with tools."""
+
+    def bind_tools(self, tools: Any, **options: Any) -> Any:
+        return self
+
+
 def adapt(script: ModelScript, shredded: list[str]) -> adapters.FrameworkAgent:
+    return _adapt(ScriptedChat(messages=iter(()), script=script), shredded)
+
+
+def adapt_replies(*replies: AIMessage) -> adapters.FrameworkAgent:
+    """Return an agent whose model gives these replies at once."""
+    return _adapt(RepeatingChat(responses=list(replies)), [])
+
+
+def _adapt(model: Any, shredded: list[str]) -> adapters.FrameworkAgent:
     def shred(path: str) -> str:
         """Shred a file."""
         shredded.append(path)
@@ -59,7 +75,6 @@ def adapt(script: ModelScript, shredded: list[str]) -> adapters.FrameworkAgent:
 
     memory = InMemorySaver()
     human = HumanInTheLoopMiddleware(interrupt_on={"shred": True})
-    model = ScriptedChat(messages=iter(()), script=script)
     return adapters.langgraph(
         lambda tools: create_agent(
             model,

@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+from langchain_core.messages import AIMessage
 
 import mcpp
 from mcpp.testing import MemoryPod
@@ -110,6 +111,24 @@ async def test_a_tool_that_needs_approval_is_proposed(
         if decision is True:
             answers = [each for each in context.messages if each.kind.startswith("mcp/response")]
             assert "shredded notes.txt" in str(answers[0].payload)
+
+
+async def test_a_langchain_model_that_does_not_stream_is_heard_thinking_once(
+    pod: MemoryPod,
+) -> None:
+    helper = fake_langchain.adapt_replies(
+        AIMessage(
+            [{"type": "reasoning", "reasoning": "Paper."}, {"type": "text", "text": "I shred it."}],
+            tool_calls=[{"name": "shred", "args": {"path": "x"}, "id": "1"}],
+        ),
+        AIMessage("Done."),
+    ).participant("helper")
+    async with pod.run(helper), pod.run(boss(True)), pod.connect("alice") as alice:
+        assert (await alice.ask("helper", "Shred my notes.")).text == "Done."
+        context = await reasoning(alice)
+    thoughts = [each.text for each in context.messages if each.kind == "reflection"]
+    call = 'I call shred({"path":"x"}).'
+    assert thoughts == ["Paper.", "I shred it.", call, "shred returned shredded x"]
 
 
 async def test_a_call_that_the_agent_may_not_make_is_proposed(
