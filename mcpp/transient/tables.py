@@ -13,12 +13,12 @@ from typing import Final
 Record = dict[str, str]
 
 _MAX_CHARS: Final = 2_000_000
-_DELIMITER_LINE: Final = re.compile(r"\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)+\|?\s*")
+_DELIMITER_LINE: Final = re.compile(r"\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)+\|?")  # of a stripped line
 _CELL_BREAK: Final = re.compile(r"(?<!\\)\|")
 _is_name = re.compile(r"_*[^\W\d_][\w .#/()%$-]{0,39}").fullmatch
 _DELIMITERS: Final = (",", ";", "\t")
 _MIN_ROWS: Final = 2
-_MAX_LINES: Final = 64  # of one row: a quotation mark that is never closed must not cost time
+_MAX_LINES: Final = 64  # of one row: with more, a quotation mark is probably a mistake
 
 
 def read_table(text: str) -> list[Record] | None:
@@ -67,17 +67,16 @@ def _read_csv(lines: list[str]) -> list[Record] | None:
 
 
 def _rows(lines: list[str], delimiter: str) -> list[list[str]] | None:
-    """Return the fields of each row; None if a quotation mark is not closed."""
+    """Return the fields of each row; None if a quotation mark is not closed within 64 lines."""
+    reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
     rows: list[list[str]] = []
-    held: list[str] = []  # lines of a row whose quoted field goes on
-    for line in lines:
-        held.append(line)
-        try:
-            row = next(csv.reader(["\n".join(held)], delimiter=delimiter, strict=True), [])
-        except csv.Error:
-            if len(held) == _MAX_LINES:
+    first = 0  # line of the row
+    try:
+        for row in reader:
+            if reader.line_num - first > _MAX_LINES:
                 return None
-        else:
+            first = reader.line_num
             rows.append(row)
-            held = []
-    return None if held else rows
+    except csv.Error:
+        return None
+    return rows

@@ -4,9 +4,8 @@ A server asks a person (`elicitation/create`), a model (`sampling/createMessage`
 that it may use (`roots/list`). Each question is a request of the bridge: first to the participant
 whose call the server is working on, if its card says that it answers such questions; if that one
 does not answer, to others at the same time, by their cards. The first answer counts, and the other
-requests are cancelled. A server of an older revision asks while
-it works on any of its calls; a newer one answers a call with its questions, and gets the answers
-with the same call, made again.
+requests are cancelled. A server of an older revision asks while it works on any of its calls; a
+newer one answers a call with its questions, and gets the answers with the same call, made again.
 """
 
 import logging
@@ -55,7 +54,8 @@ class Questions:
     """Asks the pod. Owns the list of calls that the server works on.
 
     `answerers` are the participants to ask besides the caller; None means any that is present.
-    Where it is not known which of several participants is the caller, only they are asked.
+    If several participants have calls in progress and `answerers` is given, only those in
+    `answerers` are asked.
     A participant has `seconds` to answer; without a card, and not named, `unknown_seconds`.
     """
 

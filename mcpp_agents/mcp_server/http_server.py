@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
 import anyio
 import msgspec
@@ -47,6 +47,7 @@ _LOCAL: Final = ["127.0.0.1:*", "localhost:*", "[::1]:*", "127.0.0.1", "localhos
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+_Key = tuple[bytes, str | None]
 
 logger = logging.getLogger("mcpp.mcp_server")
 
@@ -229,8 +230,10 @@ class PodHttpServer:
 
     def __init__(self, url: str, *, checks_host: bool = True) -> None:
         self._url = url
+        self._pod = _pod_in(urlsplit(url).query)
         self._tasks: TaskGroup
-        self._members: dict[bytes, _Member] = {}
+        # By the digest of the token, and the pod; None for a token that needs no `pod=`.
+        self._members: dict[_Key, _Member] = {}
         self._joining: dict[bytes, anyio.Lock] = {}
         origins = [f"http://{name}" for name in _LOCAL]
         self._security = (
@@ -267,7 +270,8 @@ class PodHttpServer:
         self, token: str, participant: str | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
         try:
-            member = await self._member(token, _named_pod(scope))
+            named = _pod_in(scope["query_string"].decode("latin-1"))
+            member = await self._member(token, self._pod if named is None else named)
         except JoinError as error:
             await _refuse(send, error.status, error.reason)
             return
@@ -294,22 +298,43 @@ class PodHttpServer:
 
         Raises McppError and TimeoutError.
         """
-        key = sha256(f"{pod or ''} {token}".encode()).digest()
-        lock = self._joining.setdefault(key, anyio.Lock())
+        digest = sha256(token.encode()).digest()
+        lock = self._joining.setdefault(digest, anyio.Lock())
         try:
             async with lock:
-                member = self._members.get(key)
+                member = self._members.get((digest, pod)) or self._unnamed(digest, pod)
                 if member is None:
                     if len(self._members) >= MAX_MEMBERS:
                         raise mcpp.McppError("too many participants are connected")
                     with anyio.fail_after(_JOIN_SECONDS):
-                        member = await self._join(key, token, _with_pod(self._url, pod))
+                        member = await self._join_once(digest, token, pod)
                 return member
         finally:
             if not lock.statistics().tasks_waiting:
-                self._joining.pop(key, None)
+                self._joining.pop(digest, None)
 
-    async def _join(self, key: bytes, token: str, url: str) -> _Member:
+    def _unnamed(self, digest: bytes, pod: str | None) -> _Member | None:
+        """Return the member that joined without `pod=`, if it is in this pod."""
+        member = self._members.get((digest, None))
+        return member if member is not None and member.shared.pod.name == pod else None
+
+    async def _join_once(self, digest: bytes, token: str, pod: str | None) -> _Member:
+        """Join without `pod=` if the token does not need it: requests without it share the member.
+
+        Two connections of one participant would replace each other.
+        """
+        if pod is not None and self._pod is None and (digest, None) not in self._members:
+            try:
+                member = await self._join((digest, None), token, self._url)
+            except JoinError as error:
+                if error.status != 400:  # the token is for several pods (S-06)
+                    raise
+            else:
+                if member.shared.pod.name == pod:
+                    return member
+        return await self._join((digest, pod), token, _with_pod(self._url, pod))
+
+    async def _join(self, key: _Key, token: str, url: str) -> _Member:
         joined: _Member | Exception | None = None
         done = anyio.Event()
 
@@ -369,18 +394,15 @@ def _header(message: Scope, wanted: bytes) -> bytes | None:
 def _bearer(scope: Scope) -> str | None:
     for name, value in scope["headers"]:
         if name == b"authorization" and value[:7].lower() == b"bearer ":
-            return (
-                value[7:].strip().decode("latin-1") if len(value) <= _MAX_TOKEN_BYTES + 7 else None
-            )
+            if len(value) > _MAX_TOKEN_BYTES + 7:
+                return None
+            return str(value[7:].strip().decode("latin-1"))
     return None
 
 
-def _named_pod(scope: Scope) -> str | None:
-    """Return the pod that a request's query names, which a token for several pods needs (S-06)."""
-    for part in scope["query_string"].decode("latin-1").split("&"):
-        if part.startswith("pod="):
-            return str(part.removeprefix("pod="))
-    return None
+def _pod_in(query: str) -> str | None:
+    """Return the pod that a query names, which a token for several pods needs (S-06)."""
+    return next(iter(parse_qs(query, keep_blank_values=True).get("pod", ())), None)
 
 
 def _with_pod(url: str, pod: str | None) -> str:
@@ -388,7 +410,7 @@ def _with_pod(url: str, pod: str | None) -> str:
         return url
     parts = urlsplit(url)
     kept = [part for part in parts.query.split("&") if part and not part.startswith("pod=")]
-    return urlunsplit(parts._replace(query="&".join([*kept, f"pod={pod}"])))
+    return urlunsplit(parts._replace(query="&".join([*kept, f"pod={quote(pod, safe='')}"])))
 
 
 async def _refuse(send: Send, status: int, reason: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
@@ -24,6 +24,7 @@ from mcpp.session.claims import ClaimRegister
 from mcpp.testing.strategies import json_values
 from mcpp.transient import TransientTracker, transient
 from mcpp.transient.marks import cut
+from mcpp.transient.tables import read_table
 from mcpp_gateway.core.history.words import Words
 from tests.properties.random_logs import LOGS
 
@@ -260,6 +261,26 @@ def test_badges_and_summaries_equal_those_of_the_sdk(node: Node, log: list[Envel
         summary = of_it.summary if of_it and folded else None
         expected.append([list(tracker.badges(envelope.id)), summary])
     assert node.call("track", envelopes=as_json(log)) == expected
+
+
+CELLS = st.sampled_from(["x", "", '"', '"x,y"', '"x\ny"', '"x""y"', '"x"y', "x\ry", "|", "-"])
+TEXTS = st.tuples(
+    st.sampled_from(["a,b\n", "a;b\n", "|a|b|\n|-|:-:|\n", '"a\nc",b\n', ""]),
+    st.lists(st.lists(CELLS, max_size=3), max_size=5),
+    st.sampled_from(",;|"),
+    st.sampled_from(["\n", "\r\n"]),
+).map(lambda drawn: drawn[0] + drawn[3].join(drawn[2].join(row) for row in drawn[1]))
+
+
+@pytest.mark.rule("T-23")
+@hypothesis_settings(max_examples=300)
+@given(TEXTS)
+@example("a,b\n" + '1,"{}"\n'.format("x\n" * 63) * 1000)
+@example("a,b\n" + '1,"{}"\n'.format("x\n" * 64) * 1000)
+@example("a,b\n1,2\n" + '1,"{}'.format("x\n" * 100_000))
+@example("a|b\n-|-{}x\n1|2".format(" " * 100_000))
+def test_a_text_is_the_same_table_as_for_the_sdk(node: Node, text: str) -> None:
+    assert node.call("readTable", text=text) == read_table(text)
 
 
 WORDS = st.lists(st.sampled_from(["a", " ", "\n", "wörd", "\U0001f600", "\u3000", "xy" * 9]))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import parse_qs
 
 from mcpp_gateway.edge.admission import Headers
 
@@ -22,10 +23,7 @@ class HttpRequest:
     @property
     def pod(self) -> str | None:
         """The pod that the query names, if any."""
-        for part in self.query.split("&"):
-            if part.startswith("pod="):
-                return part.removeprefix("pod=")
-        return None
+        return next(iter(parse_qs(self.query, keep_blank_values=True).get("pod", ())), None)
 
 
 def body_length(headers: Headers) -> int | None:

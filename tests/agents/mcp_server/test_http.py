@@ -348,3 +348,21 @@ async def test_a_long_token_for_several_pods_is_served_in_the_pod_that_the_query
                     ) as client:
                         assert client.server_info is not None
                         assert client.server_info.name == f"pod {pod}"
+
+
+@pytest.mark.rule("G-70")
+async def test_addresses_with_and_without_the_pod_share_a_participant_s_connection(
+    sockets: SocketPod,
+) -> None:
+    sockets.add("ide")
+    async with (
+        sockets.run(calculator()),
+        client_of(sockets, "ide", "/mcp?pod=test", mode="legacy") as named,
+        client_of(sockets, "ide", "/mcp", mode="legacy") as unnamed,
+        client_of(sockets, "ide", "/mcp?pod=te%73t", mode="legacy") as encoded,
+    ):
+        for client in (named, unnamed, encoded):  # a session ends with the connection
+            assert not (await client.call_tool("calc__who")).is_error
+        async with client_of(sockets, "ide", "/mcp?pod=test", mode="legacy") as another:
+            assert not (await another.call_tool("calc__who")).is_error
+        assert not (await unnamed.call_tool("calc__who")).is_error

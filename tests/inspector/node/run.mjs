@@ -5,9 +5,9 @@ import { pathToFileURL } from "node:url";
 
 const folder = pathToFileURL(`${process.argv[2]}/`);
 const load = (name) => import(new URL(`state/${name}.js`, folder));
-const [filters, expressions, { ContextTree }, { Tracker }, { Heights, SplitHeights }, { Model }, { Rows }, json, link, reading, { Session }, { LivenessMonitor }, { cut }, { Past }, { Shown }, searches, { readPage }, { readMoment }, { queryOf }, { Matches }, words, { Labels }, { Claims }, { LiveTexts, isLivePart }, references, { usageOf }] =
+const [filters, expressions, { ContextTree }, { Tracker }, { Heights, SplitHeights }, { Model }, { Rows }, json, link, reading, { Session }, { LivenessMonitor }, { cut }, { Past }, { Shown }, searches, { readPage }, { readMoment }, { queryOf }, { Matches }, words, { Labels }, { Claims }, { LiveTexts, isLivePart }, references, { usageOf }, { readTable }] =
   await Promise.all(
-    ["filter/filter", "filter/expression", "tree", "results/transient", "log/heights", "model", "log/rows", "json", "filter/link", "log/describe", "connection/session", "connection/liveness", "results/summaries", "history/past", "log/shown", "history/search", "history/requests", "history/moments", "history/query", "history/matches", "history/words", "labels", "claims", "live", "log/references", "outcomes"].map(load),
+    ["filter/filter", "filter/expression", "tree", "results/transient", "log/heights", "model", "log/rows", "json", "filter/link", "log/describe", "connection/session", "connection/liveness", "results/summaries", "history/past", "log/shown", "history/search", "history/requests", "history/moments", "history/query", "history/matches", "history/words", "labels", "claims", "live", "log/references", "outcomes", "results/tables"].map(load),
   );
 
 const { hueOf } = await import(new URL("view/elements/dom.js", folder));
@@ -64,6 +64,7 @@ const functions = {
       node.title ?? null, node.progress,
     ]);
   },
+  readTable: ({ text }) => readTable(text),
   usage({ payload }) {
     const usage = usageOf({ kind: "conclusion", payload });
     return usage && [usage.input, usage.output, usage.cached, usage.model];

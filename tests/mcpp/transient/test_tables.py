@@ -1,5 +1,9 @@
 """Tables in Markdown and CSV count as records."""
 
+import csv
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 
 from mcpp.transient import mark_by_rule, read_mark, summarize
@@ -56,3 +60,30 @@ def test_a_quoted_field_may_have_several_lines() -> None:
 def test_cells_keep_escaped_bars_and_quoted_delimiters() -> None:
     assert read_table("| a | b |\n|-|-|\n| x \\| y | z |") == [{"a": "x \\| y", "b": "z"}]
     assert read_table('a;b\n"1;""2""";3\n4;5') == [{"a": '1;"2"', "b": "3"}, {"a": "4", "b": "5"}]
+
+
+@pytest.mark.rule("T-23")
+def test_a_row_of_many_lines_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, chars = csv.reader, 0
+
+    def counting(lines: Iterable[str], **options: Any) -> Any:
+        def counted() -> Iterable[str]:
+            nonlocal chars
+            for line in lines:
+                chars += len(line)
+                yield line
+
+        return real(counted(), **options)
+
+    monkeypatch.setattr(csv, "reader", counting)
+    field = "x\n" * 63
+    text = "a,b\n" + f'1,"{field}"\n' * 100
+    assert read_table(text) == [{"a": "1", "b": field}] * 100
+    assert chars == len(text)
+
+
+@pytest.mark.rule("T-23")
+def test_a_delimiter_line_with_many_spaces_takes_no_time() -> None:
+    line = "-|-" + " " * 1_000_000  # hours, if each way to divide the spaces were tried
+    assert read_table(f"a|b\n{line}x\n1|2") is None
+    assert read_table(f"a|b\n{line}|\n1|2") == [{"a": "1", "b": "2"}]

@@ -2,7 +2,7 @@
 
 The copy reads and writes in batches, so its need of memory is bounded. Each batch is one write, and
 what the database has already is left out: after an interruption, the same command continues. What
-was forgotten in the database does not come back. In the end every item is compared.
+was forgotten in the database does not come back. At the end, every item is compared.
 """
 
 import hashlib

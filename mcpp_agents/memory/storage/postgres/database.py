@@ -27,8 +27,8 @@ _CONNECT_SECONDS: Final = 10
 _STATEMENT_SECONDS: Final = 30.0
 _POOL_SECONDS: Final = 10.0
 # After an attempt to connect has failed, the pool makes the next one for a new request only, so a
-# call that waits for a connection asks again.
-_RETRY_SECONDS: Final = 0.5
+# call that waits for a connection asks again. Not often: it then waits behind all others.
+_RETRY_SECONDS: Final = 2.0
 _MAX_CONNECTIONS: Final = 10
 # Another attempt later may succeed after these.
 _BUSY_ERRORS: Final = (

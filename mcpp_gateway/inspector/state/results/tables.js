@@ -1,7 +1,7 @@
 // Reads a text that is a table into records, as mcpp/transient/tables.py does.
 
 const MAX_CHARS = 2_000_000;
-const DELIMITER_LINE = /^\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)+\|?\s*$/u;
+const DELIMITER_LINE = /^\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)+\|?$/u; // of a trimmed line
 const NAME = /^_*[\p{L}\p{Nl}\p{No}][\p{L}\p{N}_ .#/()%$-]{0,39}$/u;
 const MIN_ROWS = 2;
 const MAX_LINES = 64;
@@ -47,47 +47,27 @@ function readCsv(lines) {
   return null;
 }
 
-// Return the fields of each row, or null if a quotation mark is not closed.
+// Return the fields of each row, or null if a quotation mark is not closed within 64 lines.
 function readRows(lines, delimiter) {
+  const text = `${lines.join("\n")}\n`;
+  const quoted = `"([^"]*(?:""[^"]*)*)"`;
+  const next = new RegExp(`(?:${quoted}|((?!")[^${delimiter}\r\n]*))([${delimiter}\n])`, "uy");
   const rows = [];
-  let held = []; // lines of a row whose quoted field goes on
-  for (const line of lines) {
-    held.push(line);
-    const row = fields(held.join("\n"), delimiter);
-    if (row) {
+  let row = [];
+  let lineCount = 0; // of the row
+  while (next.lastIndex < text.length) {
+    const match = next.exec(text);
+    if (!match) return null;
+    lineCount += match[0].split("\n").length - 1;
+    if (lineCount > MAX_LINES) return null;
+    row.push(match[1]?.replaceAll('""', '"') ?? match[2]);
+    if (match[3] === "\n") {
       rows.push(row);
-      held = [];
-    } else if (held.length === MAX_LINES) {
-      return null;
+      row = [];
+      lineCount = 0;
     }
   }
-  return held.length ? null : rows;
-}
-
-// Return the fields of a row, or null if its quotation marks are not in pairs.
-function fields(line, delimiter) {
-  if (line === "") return [];
-  const found = [];
-  let at = 0;
-  for (;;) {
-    let field = "";
-    if (line[at] === '"') {
-      const quoted = /"((?:[^"]|"")*)"/uy;
-      quoted.lastIndex = at;
-      const match = quoted.exec(line);
-      if (!match) return null;
-      field = match[1].replaceAll('""', '"');
-      at = quoted.lastIndex;
-      if (at < line.length && line[at] !== delimiter) return null;
-    } else {
-      const end = line.indexOf(delimiter, at);
-      field = line.slice(at, end < 0 ? line.length : end);
-      at += field.length;
-    }
-    found.push(field);
-    if (at >= line.length) return found;
-    at += 1;
-  }
+  return rows;
 }
 
 function record(names, row) {
