@@ -277,14 +277,20 @@ class AcpBridge:
     async def _cancel(
         self, asking: asyncio.Task[PromptResponse], agent: RunningAgent, session_id: str, key: str
     ) -> None:
-        """Tell the agent to stop, and wait for that; give the session up if it does not."""
-        with anyio.move_on_after(self._limits.cancel_seconds, shield=True) as waiting:
+        """Tell the agent to stop, and wait for that; give the session up if it does not.
+
+        While the bridge ends, the agent ends, too: its session stays, and the asker has to be told.
+        """
+        seconds = self._limits.cancel_seconds
+        if self._is_ending:
+            seconds = min(seconds, self._limits.end_seconds / 2)
+        with anyio.move_on_after(seconds, shield=True) as waiting:
             try:
                 await agent.connection.cancel(session_id=session_id)
                 await asyncio.wait({asking})
             except ANSWER_ERRORS:
                 pass  # it has ended, and its next process can load the session
-        if waiting.cancelled_caught and not asking.done():
+        if waiting.cancelled_caught and not asking.done() and not self._is_ending:
             logger.warning("the coding agent did not stop; its session is given up")
             self._sessions.forget(agent, key)
         asking.cancel()
