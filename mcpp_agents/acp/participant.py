@@ -35,6 +35,7 @@ from mcpp_agents.acp.turn import Turn
 from mcpp_agents.cli.joining import announce_join
 from mcpp_agents.missed import missed_chats
 from mcpp_agents.recent_ids import RecentIds
+from mcpp_agents.toolbox import withdraw_old_proposals
 
 _MAX_PARENTS: Final = 100
 _STOPPED: Final = "I was stopped before I had an answer."
@@ -94,7 +95,7 @@ class AcpBridge:
         self.participant.on_history(self._catch_up)
         self.participant.on(kinds.CHAT, concurrency=limits.questions)(self._hear)
         self.participant.observe(self._observe)
-        self.participant.on_resume(self._permissions.withdraw_old)
+        self.participant.on_resume(withdraw_old_proposals)
         self.participant.method(rpc.TOOLS_CALL)(self._serve)
         if self._terminals is not None:
             self.participant.task(self._serve_terminals)
