@@ -22,7 +22,7 @@ internal and may change in any release:
 - mcpp.outcomes: what a context's creator says about it: title, steps, outcome, tokens
 - mcpp.payloads: the payloads of those kinds
 - mcpp.scripts: scripts that put no spaces between words
-- mcpp.times: times as people write them
+- mcpp.times: times as people write them, and as envelopes have them
 - mcpp.tokens: estimating and counting tokens
 - mcpp.prompts: model prompts from a pod's log
 - mcpp.model_prompts: what a participant's model is shown, and proof of what it was shown

@@ -1,5 +1,7 @@
 """Times as people write them: `10:00`, `yesterday`, `2h ago`, `2026-11-17T10:00+01:00`.
 
+And times as envelopes have them.
+
 There is no clock here: `now` is an argument, and its time zone is the one in which times without a
 zone are read.
 """
@@ -10,7 +12,7 @@ from typing import Final
 
 from mcpp.errors import TimeError
 
-__all__ = ["FORMS", "TimeLike", "parse_time"]
+__all__ = ["FORMS", "TimeLike", "parse_time", "read_timestamp"]
 
 FORMS: Final = "10:00, yesterday, yesterday 18:30, 2h ago, 3d, 2026-11-17, 2026-11-17T10:00+01:00"
 """Examples of every form, for help and error messages."""
@@ -60,6 +62,14 @@ def parse_time(value: TimeLike, now: datetime, *, is_end: bool = False) -> datet
     if found is None:
         raise TimeError(value[:_MAX_CHARACTERS])
     return found
+
+
+def read_timestamp(ts: str) -> datetime:
+    """Return the time of a valid envelope's `ts`; of one in the year 0, the earliest datetime."""
+    try:
+        return datetime.fromisoformat(ts)
+    except ValueError:  # E-12 allows the year 0, Python has none
+        return datetime.min.replace(tzinfo=UTC)
 
 
 def _ago(words: str, now: datetime) -> datetime | None:

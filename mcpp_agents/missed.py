@@ -1,13 +1,14 @@
 """Chats that a participant has missed: sent to it while it was away, and not answered."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import NamedTuple
 
 from mcpp import Message, kinds
 from mcpp.client.factory import now
 from mcpp.outcomes import ends_context
 from mcpp.protocol import rpc
+from mcpp.times import read_timestamp
 
 __all__ = ["MissedChat", "missed_chats"]
 
@@ -43,7 +44,7 @@ def missed_chats(past: Sequence[Message], max_age: timedelta) -> list[MissedChat
         and each.id not in answered
         and (each.sender, each.id) not in given_up
         and (each.context is None or each.context.id in each.pod.contexts.keys() - ended)
-        and datetime.fromisoformat(each.envelope.ts) >= earliest
+        and read_timestamp(each.envelope.ts) >= earliest
     ]
 
 

@@ -1,8 +1,7 @@
 """The tools of a pod's participants, under names that a model or an MCP client can call."""
 
 import logging
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, TypeVar
@@ -218,12 +217,28 @@ def _read_tool(participant: str, definition: Any) -> RemoteTool | None:
     )
 
 
-async def withdraw_proposals(*proposals: OpenProposal) -> None:
+async def withdraw_proposals(
+    *proposals: OpenProposal, reason: str = "the proposer stopped waiting"
+) -> None:
     """Withdraw proposals that are not fulfilled, even while this task is cancelled (P-21)."""
-    with suppress(McppError), anyio.move_on_after(_WITHDRAW_SECONDS, shield=True):
+    with anyio.move_on_after(_WITHDRAW_SECONDS, shield=True):
         for proposal in proposals:
             if proposal.fulfilled_by is None:
-                await proposal.withdraw("the proposer stopped waiting")
+                await _withdraw(proposal, reason)
+
+
+async def withdraw_old_proposals(proposals: Sequence[OpenProposal]) -> None:
+    """Withdraw what an earlier process of an agent proposed: it no longer waits for it."""
+    for proposal in proposals:
+        if not proposal.is_settled:
+            await _withdraw(proposal, "the agent was restarted")
+
+
+async def _withdraw(proposal: OpenProposal, reason: str) -> None:
+    try:
+        await proposal.withdraw(reason)
+    except McppError as error:
+        logger.warning("cannot withdraw a proposal: %s", error)
 
 
 @dataclass(slots=True)

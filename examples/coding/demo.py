@@ -41,7 +41,8 @@ def main() -> int:
     (folder / "project").mkdir(parents=True)
     # As Ctrl-C: the end of the terminal, too, has to end what was started.
     for order in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(order, signal.default_int_handler)
+        if signal.getsignal(order) is not signal.SIG_IGN:  # as with nohup
+            signal.signal(order, signal.default_int_handler)
     with ExitStack() as stack, suppress(KeyboardInterrupt):
         url = stack.enter_context(model.serving())
         start(stack, folder, "up", "--port", str(arguments.port))

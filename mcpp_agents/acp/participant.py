@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -33,8 +33,9 @@ from mcpp_agents.acp.sessions import MAIN, SessionFile, Sessions
 from mcpp_agents.acp.terminals import Terminals
 from mcpp_agents.acp.turn import Turn
 from mcpp_agents.cli.joining import announce_join
-from mcpp_agents.missed import MissedChat, missed_chats
+from mcpp_agents.missed import missed_chats
 from mcpp_agents.recent_ids import RecentIds
+from mcpp_agents.toolbox import withdraw_old_proposals
 
 _MAX_PARENTS: Final = 100
 _STOPPED: Final = "I was stopped before I had an answer."
@@ -83,18 +84,18 @@ class AcpBridge:
         self._agent = CodingAgent(launch, self._client, self._client.update, limits)
         kept = SessionFile(settings.sessions)
         self._sessions = Sessions(kept, folder.path, settings.servers, limits, settings.mode)
-        self._turns: set[Turn] = set()
+        self._turns: set[Turn] = set()  # also those that wait for their turn
         self._turn_ended = anyio.Event()
         self._is_ending = False
         self._own_chats = RecentIds()
         program = Path(launch.command[0]).name
         self._missed: dict[str, anyio.Event] = {}  # by session: all that was missed is answered
-        self._missed_room = anyio.CapacityLimiter(limits.questions)
+        self._room = anyio.CapacityLimiter(limits.questions)  # also for what was missed
         self.participant = Participant(name, description=f"A coding agent ({program}).", last=_PAST)
         self.participant.on_history(self._catch_up)
         self.participant.on(kinds.CHAT, concurrency=limits.questions)(self._hear)
         self.participant.observe(self._observe)
-        self.participant.on_resume(self._permissions.withdraw_old)
+        self.participant.on_resume(withdraw_old_proposals)
         self.participant.method(rpc.TOOLS_CALL)(self._serve)
         if self._terminals is not None:
             self.participant.task(self._serve_terminals)
@@ -161,59 +162,77 @@ class AcpBridge:
 
     def _catch_up(self, past: list[Message]) -> None:
         """Answer what was asked while no bridge ran. What one began is not done a second time."""
-        groups: dict[str, list[MissedChat]] = {}
-        for chat in missed_chats(past, _MISSED_AGE):
-            groups.setdefault(_session_key(chat.message), []).append(chat)
-        for key, chats in groups.items():
+        groups: dict[str, list[tuple[Turn, bool]]] = {}
+        for message, is_begun in missed_chats(past, _MISSED_AGE):
+            turn = self._add_turn(message)
+            groups.setdefault(_session_key(message), []).append((turn, is_begun))
+        for key, turns in groups.items():
             self._missed[key] = anyio.Event()
-            chats[0].message.pod.start_soon(self._answer_missed, key, chats)
+            turns[0][0].question.pod.start_soon(self._answer_missed, key, turns)
 
-    async def _answer_missed(self, key: str, chats: list[MissedChat]) -> None:
+    async def _answer_missed(self, key: str, turns: list[tuple[Turn, bool]]) -> None:
+        """Answer the missed chats of a session. One that cannot be answered keeps no other back."""
         try:
-            async with self._missed_room:
-                for message, is_begun in chats:
+            for turn, is_begun in turns:
+                try:
                     if is_begun:
-                        await message.reply(_STOPPED)
+                        with turn.scope:
+                            await turn.reply(_STOPPED)
                     else:
-                        await self._answer(message)
+                        await self._answer(turn)
+                except ConnectionLostError:
+                    raise
+                except McppError as error:
+                    logger.warning("cannot answer %s: %s", turn.question.sender, error)
         finally:
+            self._remove_turns(turn for turn, _ in turns)
             self._missed.pop(key).set()
 
     async def _hear(self, message: Message) -> None:
         if self._is_asked(message):
             missed = self._missed.get(_session_key(message))
-            if missed is not None:
-                await missed.wait()
-            await self._answer(message)
+            await self._answer(self._add_turn(message), missed)
 
-    async def _answer(self, message: Message) -> None:
-        if self._is_ending:
-            return
+    def _add_turn(self, message: Message) -> Turn:
         turn = Turn(message, self._limits, self._folder)
+        if self._is_ending:
+            turn.scope.cancel()
         self._turns.add(turn)
-        problem = ""
+        return turn
+
+    def _remove_turns(self, turns: Iterable[Turn]) -> None:
+        self._turns.difference_update(turns)
+        self._turn_ended.set()
+        self._turn_ended = anyio.Event()
+
+    async def _answer(self, turn: Turn, after: anyio.Event | None = None) -> None:
+        """Answer a question, unless it is given up or the bridge ends before its turn comes."""
+        is_begun = False
         try:
             with turn.scope:
-                try:
-                    async with turn.thinking:
-                        await turn.start()
-                        await turn.finish(await self._work(turn))
-                except ConnectionLostError:
-                    raise
-                except McppError as error:
-                    logger.warning("cannot answer %s: %s", message.sender, error)
-                    problem = f"I cannot answer this now: {error}"
-                if problem:
-                    await turn.reply(problem)
-            if self._is_ending and turn.scope.cancelled_caught:
+                if after is not None:
+                    await after.wait()
+                async with self._room:
+                    is_begun = True
+                    await self._answer_now(turn)
+            if self._is_ending and is_begun and turn.scope.cancelled_caught:
                 await turn.reply(_STOPPED)
         finally:
             try:
                 await turn.end()
             finally:
-                self._turns.discard(turn)
-                self._turn_ended.set()
-                self._turn_ended = anyio.Event()
+                self._remove_turns([turn])
+
+    async def _answer_now(self, turn: Turn) -> None:
+        try:
+            async with turn.thinking:
+                await turn.start()
+                await turn.finish(await self._work(turn))
+        except ConnectionLostError:
+            raise
+        except McppError as error:
+            logger.warning("cannot answer %s: %s", turn.question.sender, error)
+            await turn.reply(f"I cannot answer this now: {error}")
 
     async def _work(self, turn: Turn) -> PromptResponse:
         """Have the agent work on a question. Raises AgentError."""
@@ -259,14 +278,20 @@ class AcpBridge:
     async def _cancel(
         self, asking: asyncio.Task[PromptResponse], agent: RunningAgent, session_id: str, key: str
     ) -> None:
-        """Tell the agent to stop, and wait for that; give the session up if it does not."""
-        with anyio.move_on_after(self._limits.cancel_seconds, shield=True) as waiting:
+        """Tell the agent to stop, and wait for that; give the session up if it does not.
+
+        While the bridge ends, the agent ends, too: its session stays, and the asker has to be told.
+        """
+        seconds = self._limits.cancel_seconds
+        if self._is_ending:
+            seconds = min(seconds, self._limits.end_seconds / 2)
+        with anyio.move_on_after(seconds, shield=True) as waiting:
             try:
                 await agent.connection.cancel(session_id=session_id)
                 await asyncio.wait({asking})
             except ANSWER_ERRORS:
                 pass  # it has ended, and its next process can load the session
-        if waiting.cancelled_caught and not asking.done():
+        if waiting.cancelled_caught and not asking.done() and not self._is_ending:
             logger.warning("the coding agent did not stop; its session is given up")
             self._sessions.forget(agent, key)
         asking.cancel()

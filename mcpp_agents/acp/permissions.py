@@ -7,7 +7,6 @@ option for that.
 Which option is which is decided by its kind; the names are the agent's own.
 """
 
-import logging
 import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -25,15 +24,13 @@ from mcpp.protocol.rpc import Failure
 from mcpp_agents.acp.descriptions import ToolCallState, below, one_line, shorten
 from mcpp_agents.acp.limits import AcpLimits
 from mcpp_agents.acp.turn import Turn
+from mcpp_agents.toolbox import withdraw_proposals
 
 ALLOW: Final = "allow"
 _ALLOWED: Final = {"allow_once": "once", "allow_always": "always"}
 _REJECTED: Final = ("reject_once", "reject_always")
 _MAX_OPEN: Final = 16  # of one question
 _EDITED: Final = "edited"  # the inspector's rejection of what it has sent with other arguments
-_WITHDRAW_SECONDS: Final = 2.0
-
-logger = logging.getLogger("mcpp.acp")
 
 
 @dataclass(slots=True)
@@ -127,9 +124,8 @@ class Permissions:
             del self._open[request]
             turn.waits_for_person -= 1
             turn.active_at = anyio.current_time()
-            if decision.proposal is not None and decision.proposal.fulfilled_by is None:
-                with anyio.move_on_after(_WITHDRAW_SECONDS, shield=True):
-                    await self._withdraw(decision.proposal, decision.text or "cancelled")
+            if decision.proposal is not None:
+                await withdraw_proposals(decision.proposal, reason=decision.text or "cancelled")
 
     def cancel(self, turn: Turn) -> None:
         """Withdraw what is open of a question that is no longer answered."""
@@ -137,12 +133,6 @@ class Permissions:
             if decision.turn is turn and not decision.made.is_set():
                 decision.is_cancelled = True
                 decision.make(None, "cancelled")
-
-    async def withdraw_old(self, proposals: Sequence[OpenProposal]) -> None:
-        """Withdraw what was proposed before a restart: the agent no longer waits for it."""
-        for proposal in proposals:
-            if not proposal.is_settled:
-                await self._withdraw(proposal, "the agent was restarted")
 
     def observe(self, item: Message | Gap) -> None:
         """Process a message of the log: a rejection decides."""
@@ -208,9 +198,3 @@ class Permissions:
     def _is_inside(self, path: str) -> bool:
         pure = self._folder / path
         return ".." not in pure.parts and pure.is_relative_to(self._folder)
-
-    async def _withdraw(self, proposal: OpenProposal, reason: str) -> None:
-        try:
-            await proposal.withdraw(reason)
-        except McppError as error:
-            logger.warning("cannot withdraw a proposal: %s", error)

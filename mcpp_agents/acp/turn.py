@@ -76,6 +76,7 @@ class Turn:
 
     async def start(self) -> None:
         """Begin the context, so that others see that the agent is at work."""
+        self.active_at = anyio.current_time()
         params = {"progressToken": self.question.id, "progress": 0, "message": "working"}
         with suppress(Refused):
             await self.thinking.notify(

@@ -2,12 +2,11 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any, Final
 
 import anyio
 
-from mcpp import Gap, McppError, Message, OpenProposal, Participant, Pod, ToolCall
+from mcpp import Gap, McppError, Message, Participant, Pod, ToolCall
 from mcpp.client.factory import new_id
 from mcpp.client.local_pod import Address
 from mcpp.client.tasks import background
@@ -18,7 +17,7 @@ from mcpp.transports.token_sources import TokenSource
 from mcpp_agents.adapters.turn import FrameworkTurn, Talk
 from mcpp_agents.conversations import Conversations
 from mcpp_agents.replies import send_reply
-from mcpp_agents.toolbox import Toolbox, withdraw_proposals
+from mcpp_agents.toolbox import Toolbox, withdraw_old_proposals
 
 __all__ = ["FrameworkAgent"]
 
@@ -68,7 +67,7 @@ class FrameworkAgent(ABC):
         agent = Participant(name, description=description)
         agent.on_join(self._join)
         agent.observe(self._observe)
-        agent.on_resume(_withdraw_old)
+        agent.on_resume(withdraw_old_proposals)
         agent.on("chat", concurrency=_AT_ONCE, order="free")(self._hear)
         agent.method(rpc.TOOLS_CALL)(self._serve_approved)
         return agent
@@ -125,8 +124,3 @@ class FrameworkAgent(ABC):
                 assert approval.result is not None
                 return approval.result.to_json()
         raise Failure(rpc.INVALID_PARAMS, f"{call.pod.me} offers no tools")
-
-
-async def _withdraw_old(proposals: Sequence[OpenProposal]) -> None:
-    """Withdraw what an earlier process proposed: no run waits for it any more."""
-    await withdraw_proposals(*(each for each in proposals if not each.is_settled))

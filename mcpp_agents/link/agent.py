@@ -16,7 +16,7 @@ import anyio
 
 from mcpp import EncodeError, Envelope, Gap, McppError, Options, Pod, Refused, connect
 from mcpp.client.local_pod import Address
-from mcpp.errors import NotInHistoryError, TooLargeError
+from mcpp.errors import HistoryLostError, NotInHistoryError, TooLargeError
 from mcpp.filters import Filter, sender
 from mcpp_agents.link.mirror import PREFIX, TEXTS, LinkedPod, Mirror
 from mcpp_agents.link.origin import MirrorOrigin, Reference
@@ -173,7 +173,7 @@ async def _is_there(mirror: Mirror, mirrored: Envelope, target: Pod) -> bool:
     """Return whether a link that is to be continued has brought the same original already."""
     try:
         (found,) = await target.around(mirrored.id, before=0, after=0)
-    except (NotInHistoryError, Refused):
+    except (NotInHistoryError, HistoryLostError, Refused):
         return False
     there, ours = MirrorOrigin.of(found.envelope), MirrorOrigin.of(mirrored)
     is_same = there is not None and ours is not None and there.path[0] == ours.path[0]

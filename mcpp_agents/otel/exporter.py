@@ -7,8 +7,6 @@ memory is bounded however long that takes.
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +17,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from mcpp import Gap, McppError, Message, Options, Pod
 from mcpp.kinds import is_live
+from mcpp.times import read_timestamp
 from mcpp_agents.otel.contexts import ContextLog, TracedContext
 from mcpp_agents.otel.spans import span_of
 from mcpp_agents.otel.state import ExportState, write_state
@@ -122,7 +121,6 @@ def _time_of(message: Message) -> int:
     """
     now = time.time_ns()
     if message.replayed:
-        with suppress(ValueError, OverflowError):
-            said = datetime.fromisoformat(message.envelope.ts).timestamp()
-            return min(max(int(said * 1e9), 0), now)
+        said = read_timestamp(message.envelope.ts).timestamp()
+        return min(max(int(said * 1e9), 0), now)
     return now

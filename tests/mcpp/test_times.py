@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mcpp.client.factory import local_now
 from mcpp.errors import TimeError
-from mcpp.times import FORMS, parse_time
+from mcpp.times import FORMS, parse_time, read_timestamp
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 11, 17, 14, 30, tzinfo=BERLIN)
@@ -128,3 +128,11 @@ def test_the_local_zone_changes_its_clocks(zone: str, monkeypatch: pytest.Monkey
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_every_timestamp_that_an_envelope_may_have_is_a_time_that_can_be_compared() -> None:
+    texts = ("0000-02-29T00:00:00Z", "0001-01-01T00:00:00+23:59", "2026-11-17T14:30:00.123456789Z")
+    year_0, year_1, today = (read_timestamp(text) for text in texts)
+    assert max(year_0, year_1) < today == datetime(2026, 11, 17, 14, 30, 0, 123456, UTC)
+    assert max(year_0.timestamp(), year_1.timestamp()) < 0
+    assert read_timestamp("9999-12-31T23:59:59-23:59") > today

@@ -89,6 +89,8 @@ class ServedTask:
         is_answer = part.in_reply_to is not None and part.in_reply_to == self.record.pending
         if not is_answer or sender != self.record.participant:
             return
+        if part.ended and id != self._live.id:
+            return  # another text than the one that is shown
         if id != self._live.id or part.ended:
             self._live, self._written = GrowingText(id or "", sender), ""
         piece = "" if part.ended else self._live.add(part)

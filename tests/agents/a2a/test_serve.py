@@ -135,6 +135,36 @@ async def test_an_answer_is_streamed_while_it_is_written(sockets: SocketPod, ver
         assert event.status_update.status.state == TaskState.TASK_STATE_COMPLETED
 
 
+async def test_the_end_of_an_earlier_live_text_leaves_what_is_shown(sockets: SocketPod) -> None:
+    coder = mcpp.Participant("coder")
+    go_on = anyio.Event()
+
+    @coder.on("chat", to_me=True)
+    async def work(message: mcpp.Message) -> None:
+        thought = message.stream()
+        await thought.write("I begin. ")
+        async with message.stream() as out:
+            await out.write("It is ")
+            await thought.end()
+            await go_on.wait()
+            await out.write("done.")
+
+    async with (
+        sockets.run(coder),
+        served(sockets, "coder") as url,
+        client_of(url, VERSIONS[0]) as client,
+    ):
+        updates = []
+        async for event in client.send_message(asking("work")):
+            if event.HasField("artifact_update"):
+                update = event.artifact_update
+                updates.append((update.artifact.parts[0].text, update.append))
+                if updates[-1][0] == "It is ":
+                    go_on.set()
+    assert ("It is ", False) in updates
+    assert updates[-1][1], "the answer is sent again from its start"
+
+
 async def test_another_live_text_replaces_the_first_one(sockets: SocketPod) -> None:
     """As of a coding agent, which writes before it calls a tool, and then its answer."""
     coder = mcpp.Participant("coder")

@@ -11,6 +11,7 @@ from mcpp import ContextTree
 from mcpp.client.factory import now, timestamp
 from mcpp.testing import MemoryPod
 from mcpp_agents.acp.descriptions import ToolCallState
+from mcpp_agents.acp.limits import AcpLimits
 from mcpp_agents.acp.pod_tools import pod_server
 from tests.agents.acp.bridges import Folders, coding_agent, said
 
@@ -69,14 +70,11 @@ async def test_what_was_asked_while_no_bridge_ran_is_answered_in_its_turn(
 ) -> None:
     async with pod.connect("alice") as alice:
         asked = await alice.send("chat", "say one", to="coder")
-        old = mcpp.new_envelope(
-            "chat",
-            {"text": "say old"},
-            sender="alice",
-            to=["coder"],
-            ts=timestamp(now() - timedelta(hours=2)),
-        )
-        await alice.send_envelope(old)
+        for ts in (timestamp(now() - timedelta(hours=2)), "0000-01-01T00:00:00Z"):
+            old = mcpp.new_envelope(
+                "chat", {"text": "say old"}, sender="alice", to=["coder"], ts=ts
+            )
+            await alice.send_envelope(old)
         await alice.cancel(await alice.send("chat", "say given up", to="coder"))
         async with alice.context("task") as ended:
             await ended.send("chat", "say ended", to="coder")
@@ -119,6 +117,60 @@ async def test_a_missed_chat_can_be_cancelled_while_it_is_answered(
             ended = await said(alice, "conclusion")
             assert ended.payload["outcome"] == "cancelled"
             assert "wait" in (await alice.ask("coder", "remember")).text
+
+
+async def test_a_missed_chat_can_be_given_up_while_it_waits_for_another(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    async with pod.connect("alice") as alice, alice.context("task") as task:
+        first = await alice.send("chat", "plan wait\nwait", to="coder")
+        given_up = await alice.send("chat", "say given up", to="coder")
+        last = await alice.send("chat", "remember", to="coder")
+        await task.send("chat", "say ended", to="coder")
+        async with coding_agent(pod, folders, limits=AcpLimits(questions=1)):
+            await said(alice, "reflection", "Plan")
+            await task.conclude("ended")
+            await alice.cancel(given_up)
+            await alice.cancel(first)
+            answer = await said(alice, "chat")
+            assert (answer.correlation_id, answer.text) == (last.id, "plan wait\nwait")
+            assert (await task.ask("coder", "remember")).text == "nothing"
+
+
+async def test_a_missed_chat_that_cannot_be_answered_keeps_no_other_back(folders: Folders) -> None:
+    pod = MemoryPod(limits={"max_hops": 2}, people=["alice"])
+    async with pod.connect("alice") as alice, pod.connect("bot") as bot:
+        first = await bot.send("chat", "one")
+        second = await bot.send("chat", "say two", to="coder", correlation_id=first.id)
+        asked = await alice.send("chat", "say three", to="coder")
+        async with coding_agent(pod, folders):
+            answer = await said(alice, "chat", "three")
+        assert (answer.sender, answer.correlation_id) == ("coder", asked.id)
+        log = await alice.history().all()
+        assert second.id not in [each.correlation_id for each in log if each.kind == "chat"]
+
+
+async def test_missed_and_new_questions_share_the_limit_of_those_answered_at_once(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    async with pod.connect("alice") as alice, alice.context("task") as task:
+        missed = await alice.send("chat", "plan wait\nwait", to="coder")
+        async with coding_agent(pod, folders, limits=AcpLimits(questions=1)):
+            await said(alice, "reflection", "Plan")
+            asked = await task.send("chat", "say new", to="coder")
+            # The agent has seen the chat when it answers what was sent after it.
+            await alice.request("coder", "ping")
+            await alice.cancel(missed)
+            answer = await said(alice, "chat")
+            assert answer.correlation_id == asked.id
+        log = await alice.history().all()
+    ended = next(each.position for each in log if each.kind == "conclusion")
+    begun = next(
+        each.position
+        for each in log
+        if each.correlation_id == asked.id and each.kind.startswith("mcp/notification")
+    )
+    assert ended < begun
 
 
 async def test_a_restarted_bridge_goes_on_with_its_sessions(

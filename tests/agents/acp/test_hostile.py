@@ -57,6 +57,22 @@ async def test_an_agent_that_says_nothing_is_given_up(pod: MemoryPod, folders: F
         assert (await alice.ask("coder", "remember")).text == "nothing"
 
 
+async def test_the_asker_is_told_that_the_bridge_ends_while_the_agent_does_not_stop(
+    pod: MemoryPod, folders: Folders
+) -> None:
+    async with pod.connect("alice") as alice:
+        async with coding_agent(pod, folders, limits=AcpLimits(end_seconds=2.0)) as bridge:
+            asked = await alice.send("chat", "plan work\nhang", to="coder")
+            await said(alice, "reflection")
+            await bridge.end_questions()
+            chats = [each async for each in alice.history() if each.kind == "chat"]
+        assert [(each.correlation_id, each.text) for each in chats[1:]] == [
+            (asked.id, "I was stopped before I had an answer.")
+        ]
+        async with coding_agent(pod, folders):
+            assert (await alice.ask("coder", "remember")).text == "plan work\nhang"
+
+
 async def test_a_program_that_is_no_agent_is_reported_to_those_who_ask(
     pod: MemoryPod, folders: Folders
 ) -> None:
