@@ -56,7 +56,7 @@ class Issuers:
         refusal = BadToken()
         was_tried = False
         for issuer in self._candidates(claims):
-            keys = issuer.keys.find(key_id)
+            keys = issuer.keys.find(key_id, header["alg"])
             try:
                 verified = _verify(token, keys, header["alg"], issuer)
             except ClaimError as error:  # another issuer may have the same keys
