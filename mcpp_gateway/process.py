@@ -110,6 +110,7 @@ class _Process:
         ended without doing so.
         """
         await self._stop.wait()
+        self._stop.clear()  # a signal from here on ends the wait for the next process
         gateway, successor = self.gateway, self._successor()
         certificate = gateway.certificate
         if successor is not None:
@@ -136,7 +137,6 @@ class _Process:
 
     async def _is_replaced(self, successor: Successor) -> bool:
         """Wait for the next process, or for a signal: then it is left to itself."""
-        self._stop.clear()
         listening = self._loop.create_task(successor.is_listening())
         stopping = self._loop.create_task(self._stop.wait())
         await asyncio.wait((listening, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -62,17 +62,18 @@ class KeyCache:
         """Begin with keys that were read before; those that are too old are not used."""
         self._keys, self._read_at = keys, read_at
 
-    def find(self, id: str | None) -> Sequence[VerifyingKey]:
+    def find(self, id: str | None, algorithm: str) -> Sequence[VerifyingKey]:
         """Return the keys that may have signed a token with this key id, or with none.
 
-        Where the token or the keys have no id, these are the first few.
+        Where the token or the keys have no id, these are the first few of the algorithm.
         """
         if self._renews and self._clock() - self._read_at > KEEP_SECONDS:
             return ()
         named = [key for key in self._keys if id is not None and key.id == id]
         if named:
             return named
-        return [key for key in self._keys if id is None or key.id is None][:_TRIED_KEYS]
+        fitting = [key for key in self._keys if key.algorithm == algorithm]
+        return [key for key in fitting if id is None or key.id is None][:_TRIED_KEYS]
 
     @property
     def retry_seconds(self) -> float | None:

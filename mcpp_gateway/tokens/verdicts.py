@@ -14,6 +14,7 @@ class Unverifiable:
     refresh: "asyncio.Future[bool] | None"
     is_new: bool  # whether the refresh began for this token: afterwards the answer is final
     retry_seconds: float
+    is_guess: bool = False  # whether known keys were tried, and none has signed it
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Verifies signed tokens: finds the issuer and the key, checks the signature, reads the claims."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import jwt
@@ -54,8 +54,9 @@ class Issuers:
             return BadToken()
         waiting: Unverifiable | None = None
         refusal = BadToken()
+        was_tried = False
         for issuer in self._candidates(claims):
-            keys = issuer.keys.find(key_id)
+            keys = issuer.keys.find(key_id, header["alg"])
             try:
                 verified = _verify(token, keys, header["alg"], issuer)
             except ClaimError as error:  # another issuer may have the same keys
@@ -63,9 +64,12 @@ class Issuers:
                 continue
             if verified is not None:
                 return self._grant(verified, issuer, now)
+            was_tried = was_tried or bool(keys)
             if not any(key.id is not None and key.id == key_id for key in keys):
                 waiting = waiting or _unverifiable(issuer, may_refresh)
-        return waiting or refusal
+        if waiting is None:
+            return refusal
+        return replace(waiting, is_guess=was_tried and refusal.reason is None)
 
     def _candidates(self, claims: Mapping[str, Any]) -> list[Issuer]:
         stated = claims.get("iss")

@@ -6,7 +6,7 @@ Tokens are compared as digests, never logged, and never read from the URL.
 import asyncio
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
@@ -19,7 +19,7 @@ from mcpp_gateway.edge.admission.proxies import Proxies
 from mcpp_gateway.edge.admission.sign_in import Identity, Invitations, SessionTokens
 from mcpp_gateway.edge.admission.throttle import Denial, Throttle
 from mcpp_gateway.tokens.claims import Grant
-from mcpp_gateway.tokens.verdicts import BadToken, Unverifiable
+from mcpp_gateway.tokens.verdicts import BadToken
 
 if TYPE_CHECKING:
     from mcpp_gateway.core.pod import PodCore
@@ -52,6 +52,7 @@ class Waiting:
 
     refresh: "asyncio.Future[bool]"
     is_final: bool  # whether an unknown key is a wrong one then, if they could be read
+    is_guess: bool  # whether no known key has signed the token
 
     @property
     def has_settled(self) -> bool:
@@ -231,7 +232,7 @@ class AdmissionControl:
             return self._throttle.record_failure(address, now)
         holder = self._authenticate(headers, address, now)
         if isinstance(holder, Waiting):
-            return Denial(503, _KEYS_MISSING, retry_after_seconds=1)
+            return self._refuse_for_now(holder.is_guess, 1.0, address, now)
         if isinstance(holder, Denial):
             return holder
         is_admin = holder.grant is not None and holder.grant.admin
@@ -242,7 +243,7 @@ class AdmissionControl:
     ) -> Identity | Denial:
         holder = self._authenticate(headers, address, now)
         if isinstance(holder, Waiting):
-            return Denial(503, _KEYS_MISSING, retry_after_seconds=1)
+            return self._refuse_for_now(holder.is_guess, 1.0, address, now)
         if isinstance(holder, Denial):
             return holder
         found = self._pod(holder, pod)
@@ -271,7 +272,7 @@ class AdmissionControl:
             if identity is not None:
                 found = _Holder(identity[1], (identity[0],), until)
             elif self.tokens is not None and _is_signed(token):
-                found = self._verify(self.tokens, token, waited)
+                found = self._verify(self.tokens, token, waited, address, now)
         if found is None:
             return self._throttle.record_failure(address, now)
         if isinstance(found, _Holder):
@@ -279,7 +280,12 @@ class AdmissionControl:
         return found
 
     def _verify(
-        self, tokens: "TokenService", token: str, waited: Waiting | None
+        self,
+        tokens: "TokenService",
+        token: str,
+        waited: Waiting | None,
+        address: str,
+        now: float,
     ) -> _Holder | Denial | Waiting | None:
         """Return who holds a signed token; None for one that no issuer has signed."""
         verdict = tokens.verify(token, may_refresh=waited is None)
@@ -289,14 +295,26 @@ class AdmissionControl:
         if isinstance(verdict, BadToken):
             # With a reason it was signed well: no guess, and its holder may want to know why.
             return None if verdict.reason is None else Denial(401, verdict.reason)
-        return self._postpone(verdict, waited)
-
-    def _postpone(self, verdict: Unverifiable, waited: Waiting | None) -> Denial | Waiting | None:
         if verdict.refresh is not None:
-            return Waiting(verdict.refresh, verdict.is_new)
+            return Waiting(verdict.refresh, verdict.is_new, verdict.is_guess)
         if waited is not None and waited.has_settled:
             return None  # its issuer does not know the key either
-        return Denial(503, _KEYS_MISSING, retry_after_seconds=verdict.retry_seconds)
+        return self._refuse_for_now(verdict.is_guess, verdict.retry_seconds, address, now)
+
+    def _refuse_for_now(
+        self, is_guess: bool, retry_seconds: float, address: str, now: float
+    ) -> Denial:
+        """Answer a token that keys which are not known yet may have signed (S-08).
+
+        One that was tried with known keys counts as a guess: else forged ones were free (S-13).
+        """
+        later = Denial(503, _KEYS_MISSING, retry_after_seconds=retry_seconds)
+        if not is_guess:
+            return later
+        denial = self._throttle.record_failure(address, now)
+        if denial.status == 429:
+            return denial
+        return replace(later, delay_seconds=denial.delay_seconds)
 
 
 def _token(headers: Headers) -> str | None:

@@ -5,6 +5,7 @@ stops while the machine is suspended, and does not know that the system's clock 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -42,7 +43,8 @@ class Leases:
         self._timers: dict[ServerConnection, asyncio.TimerHandle] = {}
         self._leases: dict[ServerConnection, _Lease] = {}
         # Of the token that joined last: it decides for all connections of a participant (S-01).
-        self._in_force: dict[Identity, Grant] = {}
+        self.in_force: dict[Identity, Grant] = {}
+        self._counts: Counter[Identity] = Counter()  # of the leases
 
     def add(self, connection: "ServerConnection", admission: Admission) -> None:
         """Close a connection when its token expires, if it does."""
@@ -54,7 +56,8 @@ class Leases:
             code, reason, now = TOKEN_EXPIRED, _EXPIRED, self._wall_clock()
             identity = admission.pod, admission.participant
             self._leases[connection] = _Lease(identity, admission.grant)
-            self._in_force[identity] = admission.grant
+            self._counts[identity] += 1
+            self.in_force[identity] = admission.grant
         wait = max(0.0, admission.until - now)
         self._timers[connection] = self._loop.call_later(wait, connection.close, code, reason)
 
@@ -68,7 +71,12 @@ class Leases:
 
     def forget(self, connection: "ServerConnection") -> None:
         """Forget a connection that is closed."""
-        self._leases.pop(connection, None)
+        lease = self._leases.pop(connection, None)
+        if lease is not None:
+            self._counts[lease.identity] -= 1
+            if not self._counts[lease.identity]:
+                del self._counts[lease.identity]
+                self.in_force.pop(lease.identity, None)
         timer = self._timers.pop(connection, None)
         if timer is not None:
             timer.cancel()
@@ -99,14 +107,14 @@ class Leases:
 
     def _end_outlived(self, has_ended: Callable[["Grant"], bool]) -> None:
         """Close connections that have the rights of a token that has ended, and not their own."""
-        ended = {each: grant for each, grant in self._in_force.items() if has_ended(grant)}
+        ended = {each: grant for each, grant in self.in_force.items() if has_ended(grant)}
         for identity in ended:
-            del self._in_force[identity]
+            del self.in_force[identity]
         for connection, (identity, grant) in list(self._leases.items()):
             if identity not in ended or has_ended(grant):
                 continue
             if _rights(grant) == _rights(ended[identity]):
-                self._in_force[identity] = grant
+                self.in_force[identity] = grant
             else:
                 connection.close(TOKEN_EXPIRED, "the rights of another token have ended; reconnect")
 

@@ -26,11 +26,17 @@ class HttpRequest:
         return next(iter(parse_qs(self.query, keep_blank_values=True).get("pod", ())), None)
 
 
+def content_length(headers: Headers) -> int | None:
+    """Return the stated length of a body, 0 if none is; None if it is not valid."""
+    match headers.get("content-length", ["0"]):
+        case [text] if text.isascii() and text.isdigit() and len(text) < 20:
+            return int(text)
+    return None
+
+
 def body_length(headers: Headers) -> int | None:
     """Return how many bytes of body follow; None if that is unknown or too much."""
     if "transfer-encoding" in headers:
         return None
-    match headers.get("content-length", ["0"]):
-        case [text] if text.isascii() and text.isdigit() and len(text) < 6:
-            return int(text) if int(text) <= MAX_BODY_BYTES else None
-    return None
+    length = content_length(headers)
+    return None if length is None or length > MAX_BODY_BYTES else length

@@ -13,7 +13,7 @@ from mcpp_gateway.edge.admission.control import CODE_HEADER
 from mcpp_gateway.edge.web import admin
 from mcpp_gateway.edge.web.mcp_service import MAX_MCP_BODY_BYTES
 from mcpp_gateway.edge.web.pages import pages
-from mcpp_gateway.edge.web.requests import HttpRequest
+from mcpp_gateway.edge.web.requests import HttpRequest, content_length
 from mcpp_gateway.edge.web.responses import json_answer, plain, response
 from mcpp_gateway.prompts.service import PromptError
 
@@ -151,8 +151,10 @@ def _mcp(gateway: "Gateway", request: HttpRequest) -> Answer:
     )
     if isinstance(found, Denial):
         return found
-    [length] = request.headers.get("content-length", ["0"])[:1]
-    if length.isdigit() and (len(length) > 9 or int(length) > MAX_MCP_BODY_BYTES):
+    length = content_length(request.headers)
+    if length is None:
+        return Denial(400, "not a valid HTTP request")
+    if length > MAX_MCP_BODY_BYTES:
         # The process would end the connection while the body comes, and its answer would be lost.
         return Denial(413, f"a request has at most {MAX_MCP_BODY_BYTES} bytes")
     return RelayRequest("/".join(found))

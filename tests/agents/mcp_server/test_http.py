@@ -168,6 +168,22 @@ async def test_a_client_learns_that_its_request_is_too_long(
     assert answer.status_code == 413
 
 
+@pytest.mark.rule("G-70")
+@pytest.mark.parametrize("length", ["\xb2", "-1", "1\r\nContent-Length: 2", "9" * 5000])
+async def test_a_length_that_is_not_valid_is_refused(sockets: SocketPod, length: str) -> None:
+    sockets.add("ide")
+    base = httpx2.URL(base_of(sockets))
+    assert base.port is not None
+    head = (
+        f"POST /mcp HTTP/1.1\r\nHost: localhost:{base.port}\r\n"
+        f"Authorization: Bearer {sockets.token('ide')}\r\nContent-Length: {length}\r\n\r\n"
+    )
+    with anyio.fail_after(BOUND):
+        async with await anyio.connect_tcp(base.host, base.port) as client:
+            await client.send(head.encode("latin-1"))
+            assert (await client.receive()).startswith(b"HTTP/1.1 400 ")
+
+
 @dataclass(frozen=True)
 class OldClients:
     """Clients of an older revision, at the application itself."""

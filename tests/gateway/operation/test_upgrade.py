@@ -16,11 +16,11 @@ import pytest
 import trustme
 
 import mcpp
-from mcpp_gateway.config import load
+from mcpp_gateway.config import load, parse
 from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.handover import start_successor
 from mcpp_gateway.process import serve
-from tests.gateway.sockets import token
+from tests.gateway.sockets import config_text, token
 
 pytestmark = pytest.mark.anyio
 BOUND = 60.0
@@ -225,6 +225,38 @@ async def test_a_gateway_that_stops_during_an_upgrade_ends_the_new_process(
         with await asyncio.to_thread((tmp_path / "alive").open) as alive:
             upgrade.cancel()
             await asyncio.to_thread(alive.read)  # until it has ended
+
+
+class StoppedWhileDraining(Gateway):
+    """A gateway that is asked to stop once more while it hands over."""
+
+    async def drain(self, *, handing_over: bool = False) -> None:
+        assert handing_over
+        await super().drain(handing_over=True)
+        self.on_drain_request()  # as SIGTERM does
+
+
+@pytest.mark.rule("O-04")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # what ends with a process of its own
+async def test_a_signal_while_draining_is_not_lost_in_an_upgrade(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = tmp_path / "slow.py"  # ready, but it never listens
+    program.write_text(
+        "import os, time\nos.write(int(os.environ['MCPP_READY_FD']), b'1')\ntime.sleep(60)"
+    )
+    monkeypatch.setattr(sys, "argv", [str(program)])
+    caplog.set_level("INFO", "mcpp.gateway")
+    config = parse(config_text(), {})
+
+    async def upgrade(gateway: Gateway) -> None:
+        os.kill(os.getpid(), signal.SIGUSR2)
+
+    async with asyncio.timeout(BOUND / 2):
+        await serve(config, lambda: config, upgrade, create=StoppedWhileDraining)
+    (pid,) = (vars(each)["pid"] for each in caplog.records if each.message == "handed over")
+    os.kill(pid, signal.SIGKILL)
+    await asyncio.to_thread(os.waitpid, pid, 0)
 
 
 def open_files() -> set[Path]:

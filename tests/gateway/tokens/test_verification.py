@@ -45,6 +45,18 @@ def test_a_token_of_each_algorithm_is_accepted(algorithm: str) -> None:
     assert found.settings.id == "ada"
 
 
+@pytest.mark.rule("S-08")
+def test_keys_of_other_algorithms_do_not_count_among_those_that_are_tried() -> None:
+    issuer = LoopbackIssuer()
+    issuer.names_keys = False
+    others = [jwk(new_key("ES256"), "", "ES256") for _ in range(4)]
+    for each in others:
+        del each["kid"]
+    keys = json.dumps({"keys": [*others, *json.loads(issuer.key_set())["keys"]]}).encode()
+    issuer.key_set = lambda: keys  # type: ignore[method-assign]
+    assert isinstance(verifier(issuer).verify(issuer.sign("ada"), time.time()), Grant)
+
+
 def unsigned(issuer: LoopbackIssuer, algorithm: str, signature: str = "") -> str:
     claims = {"aud": "mcpp", "sub": "ada", "exp": time.time() + 60}
     return f"{part({'alg': algorithm, 'kid': issuer.current})}.{part(claims)}.{signature}"
@@ -247,14 +259,14 @@ def test_keys_are_good_for_a_day_while_the_key_server_is_down() -> None:
         is_down = True
         clock.now += KEEP_SECONDS - 1
         await _settled(cache)
-        assert cache.find("first")
+        assert cache.find("first", "EdDSA")
         clock.now += 2
         await _settled(cache)
-        assert not cache.find("first")
+        assert not cache.find("first", "EdDSA")
         assert cache.is_stale
         is_down = False
         await _settled(cache)
-        assert cache.find("first")
+        assert cache.find("first", "EdDSA")
 
     asyncio.run(check())
 
