@@ -398,6 +398,18 @@ def test_a_record_at_a_place_that_its_gateway_had_passed_begins_a_new_epoch_for_
     assert late.pod.replica.snapshot().state.epoch == after
 
 
+@pytest.mark.rule("G-16", "N-14")
+def test_two_losses_of_the_same_records_begin_two_epochs() -> None:
+    known, emptied = settled_world().log, list[bytes]()
+    epochs: set[str] = set()
+    for log in (known, emptied):
+        for time in (1.0, 2.0):
+            world = World(Random(1), gateways=0)
+            world.log += [*log, encode_record(Claim(9, "ahead", time, "", applied=1000))]
+            epochs.add(world.start_gateway().pod.epoch)
+    assert len(epochs) == 4
+
+
 @pytest.mark.rule("N-09")
 def test_a_gateway_that_meets_a_newer_version_applies_it_and_does_not_claim() -> None:
     world = settled_world()
