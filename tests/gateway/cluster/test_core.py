@@ -135,6 +135,17 @@ def test_records_are_ordered_by_their_sequence_numbers() -> None:
     assert ordering.next == 7
 
 
+@pytest.mark.rule("N-14")
+def test_a_record_that_comes_again_is_told_from_another_one_at_its_place() -> None:
+    ordering = Ordering(1)
+    assert ordering.is_repeat(1, b"1") is None
+    for number in range(1, 10_001):
+        list(ordering.add(number, b"%d" % number))
+    assert ordering.is_repeat(10_000, b"10000") is True
+    assert ordering.is_repeat(10_000 - 4095, b"another") is False
+    assert ordering.is_repeat(10_000 - 4096, b"another") is None  # too long ago
+
+
 @pytest.mark.rule("N-01", "N-03")
 @pytest.mark.parametrize("flavours", [["chat", "context"], ["chat", "forged", "chat"]])
 def test_a_leader_applies_its_own_texts_at_once_as_others_do_one_by_one(
