@@ -12,7 +12,7 @@ import pytest
 
 from mcpp.filters import parse
 from mcpp.protocol.capabilities import Capabilities
-from mcpp_gateway.core.cluster.leading.leadership import Fence, Silence, ranking
+from mcpp_gateway.core.cluster.leading.leadership import Fence, Silence, StreamFence, ranking
 from mcpp_gateway.core.cluster.messages import (
     JOIN,
     SEND,
@@ -82,6 +82,20 @@ def test_a_batch_counts_only_with_the_term_of_the_last_claim_and_the_next_index(
     assert not fence.admits(batch(1, 1))  # of the leader that was replaced
     assert fence.admits(batch(2, 1))
     assert fence.leader == "b"
+
+
+@pytest.mark.rule("N-11", "N-14")
+def test_a_stream_without_its_beginning_is_not_judged_by_records_that_it_has_lost() -> None:
+    first = 5
+    log: list[ClusterBatch | Claim] = [
+        ClusterBatch(batch(3, 9), applied=20, expected=9),  # void: nine is the lost log's index
+        Claim(4, "a", 0.0, "", applied=5),
+        ClusterBatch(batch(4, 2), applied=6, expected=2),
+        ClusterBatch(batch(4, 3), applied=7, expected=3),
+    ]
+    fence = StreamFence(first)
+    found = [each for at, record in enumerate(log, first) for each in fence.take(at, record)]
+    assert found == log[2:]
 
 
 @pytest.mark.rule("N-05")
