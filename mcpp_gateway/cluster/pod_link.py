@@ -186,11 +186,12 @@ class PodLink:
     # --- private --------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        end = await self._streams.create(self._name)
-        self._ordering.expect(end)
         state = None
         if self._ordering.next == 1:
             state = await self._streams.load_state(self._name)
+        # After the state: a leader may store both meanwhile, and the state is not ahead then.
+        end = await self._streams.create(self._name)
+        self._ordering.expect(end)
         at = self._ordering.next
         if state is not None and state.sequence > end:
             reason = f"has lost its end: it has {end} records, and a state of {state.sequence}"
