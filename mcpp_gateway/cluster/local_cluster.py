@@ -28,12 +28,44 @@ _ROUTES: Final = 200
 _STOP_SECONDS: Final = 15.0
 _MAX_PORT: Final = 65_535
 _WATCH_SECONDS: Final = 0.25
+_PAUSE_SECONDS: Final = 0.5
 _MAX_PAUSE_SECONDS: Final = 10.0
+_STABLE_SECONDS: Final = 60.0  # a process that has run for so long has no failures behind it
 
 
 def server_addresses(port: int, count: int) -> list[str]:
     """Return the addresses of the NATS servers of a local cluster."""
     return [f"nats://127.0.0.1:{port + _CLIENTS + number}" for number in range(count)]
+
+
+class Restarts:
+    """When processes that exited are started again: after pauses that double, up to a bound."""
+
+    def __init__(self) -> None:
+        self._pauses: dict[str, float] = {}  # the last one, by the process's name
+        self._due: dict[str, float] = {}
+        self._started: dict[str, float] = {}
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether a process waits to be started again."""
+        return name in self._due
+
+    def fail(self, name: str, now: float) -> float:
+        """Take note that a process exited, or could not be started. Return the pause."""
+        started = self._started.pop(name, now)
+        last = 0.0 if now - started >= _STABLE_SECONDS else self._pauses.get(name, 0.0)
+        pause = min(max(2 * last, _PAUSE_SECONDS), _MAX_PAUSE_SECONDS)
+        self._pauses[name], self._due[name] = pause, now + pause
+        return pause
+
+    def is_due(self, name: str, now: float) -> bool:
+        """Return whether the pause of a process is over."""
+        return now >= self._due[name]
+
+    def start(self, name: str, now: float) -> None:
+        """Take note that a process was started again."""
+        del self._due[name]
+        self._started[name] = now
 
 
 class LocalCluster:
@@ -102,18 +134,20 @@ class LocalCluster:
 
     def _watch(self) -> None:
         """Start processes again that exit, until the cluster stops."""
-        failures: dict[str, int] = {}
-        due: dict[str, float] = {}
+        restarts = Restarts()
         while not self._stopping.wait(_WATCH_SECONDS):
             for name, code, start in list(self._exited()):
-                if name not in due:
+                now = time.monotonic()
+                if name not in restarts:
                     logger.error("%s exited (%d); restarting it", name, code)
-                    failures[name] = failures.get(name, 0) + 1
-                    pause = min(0.25 * 2 ** failures[name], _MAX_PAUSE_SECONDS)
-                    due[name] = time.monotonic() + pause
-                elif time.monotonic() >= due[name]:
-                    del due[name]
-                    start()
+                    restarts.fail(name, now)
+                elif restarts.is_due(name, now):
+                    try:
+                        start()
+                        restarts.start(name, now)
+                    except OSError as error:  # such as no memory, or no space
+                        logger.warning("cannot start %s: %s", name, error)
+                        restarts.fail(name, now)
 
     def _exited(self) -> Iterator[tuple[str, int, Callable[[], None]]]:
         """Yield the processes that have exited: a name, the exit code, how to start it again."""
@@ -128,7 +162,13 @@ class LocalCluster:
     def _restart(self, number: int) -> None:
         self._end_guard(number)  # another process may get the number of the old one
         self._servers.start_one(number)
-        self._start_guard(number)
+        try:
+            self._start_guard(number)
+        except OSError:
+            server = self._servers.processes[number]
+            assert server is not None
+            server.kill()  # it would outlive this process
+            raise
 
     def _start_guard(self, number: int) -> None:
         """Start a process that ends a server when this one is killed."""
@@ -142,9 +182,10 @@ class LocalCluster:
         )
 
     def _end_guard(self, number: int) -> None:
-        guard = self._guards.pop(number)
-        guard.kill()
-        guard.wait()
+        guard = self._guards.pop(number, None)
+        if guard is not None:
+            guard.kill()
+            guard.wait()
 
     def _start_gateway(self, port: int) -> None:
         program = "from mcpp_gateway.demo import end_with_parent; end_with_parent(); "

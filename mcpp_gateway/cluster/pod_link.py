@@ -186,11 +186,12 @@ class PodLink:
     # --- private --------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        end = await self._streams.create(self._name)
-        self._ordering.expect(end)
         state = None
         if self._ordering.next == 1:
             state = await self._streams.load_state(self._name)
+        # After the state: a leader may store both meanwhile, and the state is not ahead then.
+        end = await self._streams.create(self._name)
+        self._ordering.expect(end)
         at = self._ordering.next
         if state is not None and state.sequence > end:
             reason = f"has lost its end: it has {end} records, and a state of {state.sequence}"
@@ -216,15 +217,19 @@ class PodLink:
         if self.pod.outdated:
             self._report_newer_version()
         for sequence, data in self._early:
-            self._take(sequence, data)
+            if sequence >= self._ordering.next:  # the others were read from the stream
+                self._take(sequence, data)
         self._early.clear()
 
     def _take(self, sequence: int, data: bytes) -> None:
         if not self.is_open:
             self._early.append((sequence, data))
             return
-        if sequence < self._ordering.next:
-            self._check_place(sequence, data)
+        try:
+            self._check_place(sequence, data, is_new=True)
+        except StreamLostError as error:
+            self._on_failure(error)
+            return
         for each, record in self._ordering.add(sequence, data):
             self._apply(each, record)
 
@@ -235,20 +240,20 @@ class PodLink:
         for each, record in self._ordering.add(sequence, data):
             self._apply(each, record)
 
-    def _check_place(self, sequence: int, data: bytes) -> None:
-        """End the process if the log has lost its end, and so stores at a place a second time.
+    def _check_place(self, sequence: int, data: bytes, *, is_new: bool = False) -> None:
+        """Raise StreamLostError if the log has lost its end, and stores at a place a second time.
 
         This gateway would go on from records that no other one finds (N-14). A record that merely
-        comes late, or again, shows nothing.
+        comes late, or again, shows nothing. Where it is not known which record was at the place,
+        one that was stored just now (`is_new`) shows it by itself.
         """
-        try:
-            record = decode_bare(data)
-        except msgspec.DecodeError:
+        if sequence >= self._ordering.next:
             return
-        if record is not None and shows_loss(sequence, record):
+        is_repeat = self._ordering.is_repeat(sequence, data)
+        if is_repeat is False or (is_repeat is None and is_new and _shows_loss(sequence, data)):
             known = f"{self._ordering.next - 1} records were applied here"
             reason = f"the log of pod {self._name!r} has lost its end: {known}"
-            self._on_failure(StreamLostError(f"{reason}, and record {sequence} is stored anew"))
+            raise StreamLostError(f"{reason}, and record {sequence} is stored anew")
 
     async def _check_gap(self, wanted: int, found: int) -> None:
         """Raise StreamLostError if records were deleted before they were read here."""
@@ -305,15 +310,28 @@ class PodLink:
         """Read what has not arrived."""
         try:
             while self._ordering.is_missing:
-                found = await self._streams.read(self._name, self._ordering.next)
+                # From the last one that was applied on: it shows whether the log is still the same.
+                found = await self._streams.read(self._name, max(1, self._ordering.next - 1))
                 if not found:
                     return
-                await self._check_gap(self._ordering.next, found[0][0])
+                before = self._ordering.next
+                await self._check_gap(before, found[0][0])
                 for sequence, data in found:
+                    self._check_place(sequence, data)
                     self._take_stored(sequence, data)
+                if self._ordering.next == before:
+                    return
         except StreamLostError as error:
             self._on_failure(error)
         except LinkError as error:
             logger.warning("cannot repair a gap", extra={"pod": self._name, "reason": str(error)})
         finally:
             self._repairing = None
+
+
+def _shows_loss(sequence: int, data: bytes) -> bool:
+    try:
+        record = decode_bare(data)
+    except msgspec.DecodeError:
+        return False
+    return record is not None and shows_loss(sequence, record)

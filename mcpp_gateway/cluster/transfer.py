@@ -52,11 +52,14 @@ async def export(config: Config, pod: str, *, seal: bool) -> AsyncIterator[bytes
     async with _streams(config) as streams:
         stream = streams.log_stream(pod)
         info = await _info(streams, pod)
+        # Before the end: a leader may store both meanwhile, and the state is not ahead then.
+        state = await streams.load_state(pod)
         if seal and not info["config"].get("sealed"):
             await streams.call(f"STREAM.UPDATE.{stream}", {**info["config"], "sealed": True})
-            info = await _info(streams, pod)
+        info = await _info(streams, pod)
         first, last = max(1, info["state"]["first_seq"]), info["state"]["last_seq"]
-        exporter = _Exporter(pod, await _end_of(streams, pod, config, first=first, last=last))
+        end = await _end_of(streams, pod, config, state=state, first=first, last=last)
+        exporter = _Exporter(pod, end)
         fence = StreamFence(first)
         async for found in streams.read_all(pod, first, last):
             for sequence, data in found:
@@ -72,11 +75,16 @@ async def export(config: Config, pod: str, *, seal: bool) -> AsyncIterator[bytes
 
 
 async def _end_of(
-    streams: Streams, pod: str, config: Config, *, first: int, last: int
+    streams: Streams,
+    pod: str,
+    config: Config,
+    *,
+    state: ClusterState | None,
+    first: int,
+    last: int,
 ) -> ClusterPod:
     """Return a pod as it is at the end of its log. The epoch there is that of the export."""
     replica = _follower(pod, config)
-    state = await streams.load_state(pod)
     if state is not None and state.sequence > last:
         if first > 1:
             raise LogToolError(f"the log of pod {pod!r} has lost its end, and begins too late")

@@ -68,9 +68,10 @@ class ClusterSection(Section, frozen=True):
 
 
 def without_user(address: str) -> str:
-    """Return an address without its user and password."""
-    scheme, separator, rest = address.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+    """Return an address without its user and password, also one whose scheme was forgotten."""
+    user, _, host = address.rpartition("@")
+    scheme, *rest = user.split("://")
+    return f"{scheme}://{host}" if rest and scheme.isalpha() else host
 
 
 class ParticipantSection(Section, frozen=True):

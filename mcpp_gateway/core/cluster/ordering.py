@@ -2,9 +2,13 @@
 
 from collections.abc import Iterator
 from typing import Final
+from zlib import crc32
 
 # Records that are kept while one before them is missing. What is beyond is asked for again.
 _MAX_EARLY: Final = 4096
+# Records that are recognised when they come again. A log that has lost its end passes these places
+# once more before it reaches one that is new here.
+_RECOGNISED: Final = 4096
 
 
 class Ordering:
@@ -14,6 +18,7 @@ class Ordering:
         self.next = next  # sequence number of the record that comes next
         self.known = next - 1  # the highest sequence number that is known to exist
         self._early: dict[int, bytes] = {}
+        self._checksums: dict[int, tuple[int, int]] = {}  # the last ones, by their place in a ring
 
     @property
     def is_missing(self) -> bool:
@@ -33,17 +38,27 @@ class Ordering:
             return
         if sequence < self.next:
             return
-        self.next += 1
-        yield sequence, data
-        while self._early and (early := self._early.pop(self.next, None)) is not None:
-            self.next += 1
-            yield self.next - 1, early
+        yield self._pass(data)
+        yield from self._pass_early()
+
+    def is_repeat(self, sequence: int, data: bytes) -> bool | None:
+        """Return whether the record that was taken at a place is this one; None: not known."""
+        known = self._checksums.get(sequence % _RECOGNISED)
+        return None if known is None or known[0] != sequence else known[1] == crc32(data)
 
     def skip(self, sequence: int) -> Iterator[tuple[int, bytes]]:
         """Go on at a sequence number: the records before it are not stored any more."""
         for each in [each for each in self._early if each < sequence]:
             del self._early[each]
         self.next = max(self.next, sequence)
+        yield from self._pass_early()
+
+    def _pass_early(self) -> Iterator[tuple[int, bytes]]:
         while self._early and (early := self._early.pop(self.next, None)) is not None:
-            self.next += 1
-            yield self.next - 1, early
+            yield self._pass(early)
+
+    def _pass(self, data: bytes) -> tuple[int, bytes]:
+        sequence = self.next
+        self.next += 1
+        self._checksums[sequence % _RECOGNISED] = sequence, crc32(data)
+        return sequence, data

@@ -307,7 +307,7 @@ class ClusterPod(PodCore):
         if record is None or record.version > VERSION:
             self.outdated, self.delegation.may_lead = True, False
         if record is not None and shows_loss(sequence, record):
-            self.replica.epoch = self.epoch = epoch_after_loss(self.replica.epoch, sequence)
+            self.replica.epoch = self.epoch = epoch_after_loss(self.replica.epoch, sequence, data)
         if isinstance(record, Claim):
             return self._apply_claim(record, now)
         if record is None or not self.replica.fence.admits(record.batch):

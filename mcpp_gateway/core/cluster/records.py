@@ -216,9 +216,12 @@ def shows_loss(sequence: int, record: Record | BareBatch) -> bool:
     return record.applied >= sequence
 
 
-def epoch_after_loss(epoch: str, sequence: int) -> str:
-    """Return the epoch that a record which shows a loss begins, the same at every gateway."""
-    return blake2b(f"{epoch} {sequence}".encode(), digest_size=16).hexdigest()
+def epoch_after_loss(epoch: str, sequence: int, record: bytes) -> str:
+    """Return the epoch that a record which shows a loss begins, the same at every gateway.
+
+    And another one for another record: a log can lose the same records twice.
+    """
+    return blake2b(f"{epoch} {sequence} ".encode() + record, digest_size=16).hexdigest()
 
 
 def _claim(body: Raw, version: int, applied: int) -> Claim:

@@ -43,9 +43,10 @@ def test_passwords_of_the_servers_are_not_shown() -> None:
     found = parse('servers = ["nats://gateway:pass@word@a:4222", "tls://b:4222"]')
     (line,) = [line for line in describe(found) if line.startswith("log")]
     assert line == "log        jetstream: nats://a:4222, tls://b:4222"
-    with pytest.raises(ConfigError) as error:
-        parse('servers = ["http://gateway:pass@word@a:80"]')
-    assert "word" not in str(error.value)
+    for mistaken in ("http://gateway:pass@word@a:80", "gateway:pass@word@a:4222", "a:p://word@b"):
+        with pytest.raises(ConfigError) as error:
+            parse(f'servers = ["{mistaken}"]')
+        assert "word" not in str(error.value)
 
 
 def test_the_environment_sets_the_servers() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from mcpp.filters import parse
 from mcpp.protocol.capabilities import Capabilities
-from mcpp_gateway.core.cluster.leading.leadership import Fence, Silence, ranking
+from mcpp_gateway.core.cluster.leading.leadership import Fence, Silence, StreamFence, ranking
 from mcpp_gateway.core.cluster.messages import (
     JOIN,
     SEND,
@@ -84,6 +84,20 @@ def test_a_batch_counts_only_with_the_term_of_the_last_claim_and_the_next_index(
     assert fence.leader == "b"
 
 
+@pytest.mark.rule("N-11", "N-14")
+def test_a_stream_without_its_beginning_is_not_judged_by_records_that_it_has_lost() -> None:
+    first = 5
+    log: list[ClusterBatch | Claim] = [
+        ClusterBatch(batch(3, 9), applied=20, expected=9),  # void: nine is the lost log's index
+        Claim(4, "a", 0.0, "", applied=5),
+        ClusterBatch(batch(4, 2), applied=6, expected=2),
+        ClusterBatch(batch(4, 3), applied=7, expected=3),
+    ]
+    fence = StreamFence(first)
+    found = [each for at, record in enumerate(log, first) for each in fence.take(at, record)]
+    assert found == log[2:]
+
+
 @pytest.mark.rule("N-05")
 def test_a_gateway_that_was_suspended_suspects_nobody() -> None:
     silence = Silence()
@@ -133,6 +147,17 @@ def test_records_are_ordered_by_their_sequence_numbers() -> None:
     assert ordering.is_missing
     assert [each for each, _ in ordering.skip(7)] == []
     assert ordering.next == 7
+
+
+@pytest.mark.rule("N-14")
+def test_a_record_that_comes_again_is_told_from_another_one_at_its_place() -> None:
+    ordering = Ordering(1)
+    assert ordering.is_repeat(1, b"1") is None
+    for number in range(1, 10_001):
+        list(ordering.add(number, b"%d" % number))
+    assert ordering.is_repeat(10_000, b"10000") is True
+    assert ordering.is_repeat(10_000 - 4095, b"another") is False
+    assert ordering.is_repeat(10_000 - 4096, b"another") is None  # too long ago
 
 
 @pytest.mark.rule("N-01", "N-03")
@@ -396,6 +421,18 @@ def test_a_record_at_a_place_that_its_gateway_had_passed_begins_a_new_epoch_for_
     (after,) = {each.pod.epoch for each in world.gateways.values()}
     assert {after} != before
     assert late.pod.replica.snapshot().state.epoch == after
+
+
+@pytest.mark.rule("G-16", "N-14")
+def test_two_losses_of_the_same_records_begin_two_epochs() -> None:
+    known, emptied = settled_world().log, list[bytes]()
+    epochs: set[str] = set()
+    for log in (known, emptied):
+        for time in (1.0, 2.0):
+            world = World(Random(1), gateways=0)
+            world.log += [*log, encode_record(Claim(9, "ahead", time, "", applied=1000))]
+            epochs.add(world.start_gateway().pod.epoch)
+    assert len(epochs) == 4
 
 
 @pytest.mark.rule("N-09")

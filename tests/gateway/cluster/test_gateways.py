@@ -300,7 +300,7 @@ async def test_what_jetstream_refuses_is_reported_with_its_reason(
             await a.send("chat", "late", wait=False)
             refused = "JetStream does not accept records"
             await eventually(lambda: refused in caplog.messages)
-        (record,) = [each for each in caplog.records if each.getMessage() == refused]
+        record, *_ = [each for each in caplog.records if each.getMessage() == refused]
         assert "sealed" in record.reason  # type: ignore[attr-defined]
         assert "cluster connection" not in caplog.messages  # as an error of ours would be shown
     finally:

@@ -158,7 +158,8 @@ async def test_a_log_that_lost_its_end_is_exported_with_its_new_epoch(
     try:
         streams = Streams(link, 1, found.log.retention)
         claim = Claim(9, "ahead", 0.0, "", applied=1000)
-        _, place = await streams.append("demo", [b"of another program", encode_record(claim)])
+        lost = encode_record(claim)
+        _, place = await streams.append("demo", [b"of another program", lost])
     finally:
         await link.close()
     cluster = ("--config", "cluster.toml", "--pod", "demo")
@@ -166,7 +167,7 @@ async def test_a_log_that_lost_its_end_is_exported_with_its_new_epoch(
     await pods.log("import", *cluster, "--replace", "--input", "x.jsonl")
     same, other = await pods.run("cluster.toml", 0)
     assert same == chats
-    assert other == epoch_after_loss(epoch, place)
+    assert other == epoch_after_loss(epoch, place, lost)
 
 
 @pytest.mark.rule("A-10", "A-11")

@@ -9,7 +9,7 @@ repeated one, and one behind a record that was lost are all recognised from the 
 from hashlib import blake2b
 from typing import Any, TypeVar
 
-from mcpp_gateway.core.cluster.records import BareBatch, Claim, ClusterBatch
+from mcpp_gateway.core.cluster.records import BareBatch, Claim, ClusterBatch, shows_loss
 from mcpp_gateway.core.records import Batch, BatchHead
 
 R = TypeVar("R", BareBatch | Claim, ClusterBatch | Claim)
@@ -58,6 +58,8 @@ class StreamFence:
         self._unjudged.append((sequence, record))
         if isinstance(record, Claim) or record.applied < self._first - 1:
             return []
+        if shows_loss(sequence, record):
+            return []  # its leader knew records that are not in this stream (N-14)
         fence = self.fence = Fence(record.batch.term, record.expected)
         waiting, self._unjudged = self._unjudged, []
         return [each for at, each in waiting if at > record.applied and _admits(fence, each)]

@@ -1,1 +1,1 @@
-"""The connection to real NATS servers."""
+"""The connection to real NATS servers, and what keeps local ones running."""

@@ -1,0 +1,61 @@
+"""What keeps the processes of `mcpp up --cluster` running."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mcpp_gateway.cluster.local_cluster import LocalCluster, Restarts
+
+PORT = 40_000
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_pauses_between_restarts_grow_to_ten_seconds_and_stay_there() -> None:
+    restarts, now, pauses = Restarts(), 0.0, list[float]()
+    for _ in range(2000):
+        pauses.append(restarts.fail("a", now))
+        now += pauses[-1]
+        assert restarts.is_due("a", now)
+        restarts.start("a", now)
+    assert pauses[:6] == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0]
+    assert set(pauses[5:]) == {10.0}
+
+
+def test_a_process_that_ran_for_a_minute_is_restarted_soon() -> None:
+    restarts = Restarts()
+    for _ in range(10):
+        restarts.fail("a", 0.0)
+        restarts.start("a", 0.0)
+    assert restarts.fail("a", 59.0) == 10.0
+    restarts.start("a", 60.0)
+    assert restarts.fail("a", 120.0) == 0.5
+
+
+def test_a_process_that_cannot_be_started_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = LocalCluster(tmp_path / "pod.toml", PORT, 3, os.environ)
+    old = cluster._gateways[PORT + 1] = subprocess.Popen(["/bin/sh", "-c", "exit 1"])
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
+    watcher = threading.Thread(target=cluster._watch)
+    watcher.start()
+    try:
+        wait_for(lambda: f"cannot start the gateway at port {PORT + 1}" in caplog.text)
+        monkeypatch.setattr(sys, "executable", "/bin/true")
+        wait_for(lambda: cluster._gateways[PORT + 1] is not old)
+    finally:
+        cluster._stopping.set()
+        watcher.join()
+        cluster._gateways[PORT + 1].communicate()
