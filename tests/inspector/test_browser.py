@@ -975,6 +975,7 @@ def test_search_timeline_export_and_link(
     assert "context=reason-789" in link
     page.click("dialog >> text=Close")
     page.click("#tree .tree-item >> nth=0")
+    expect(page.locator("#selection")).to_be_hidden()
     page.click("text=Timeline")
     bars = page.locator("#timeline .bar-row")
     expect(bars).to_have_count(3)

@@ -41,7 +41,9 @@ def expected(log: list[Envelope]) -> dict[str, str]:
             ]
             if "consumes" in mark:
                 ids = mark["consumes"]
-                chosen = [c for c in ready if c in ids or answered[c][1].id in ids]
+                named_here = [c for c in ready if c in ids or answered[c][1].id in ids]
+                own = (server, request.sender)
+                chosen = [c for c in named_here if to_one(asked[c][1]) in own]
             else:
                 here = [
                     other
