@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _measure(server: PostgresServer, options: argparse.Namespace) -> int:
     embedder = SyntheticEmbedder(options.dimensions)
     language = Notes(random.Random(1))
-    if not server.execute("SELECT FROM pg_roles WHERE rolname = 'memory'"):
+    if not server.execute("SELECT 1 FROM pg_roles WHERE rolname = 'memory'"):
         server.add_role()
         url = server.new_database()
         start = time.perf_counter()
