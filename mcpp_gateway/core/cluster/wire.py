@@ -32,7 +32,10 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     suspect_seconds: float = 1.0  # a silent leader
     gone_seconds: float = 5.0  # a silent gateway: its sessions are ended
     rejoin_seconds: float = 30.0  # its participants have this long to come back
-    # Records on their way. More would not be faster: what waits meanwhile shares the next one, and
-    # every record is written to every connection by itself.
-    in_flight: int = 2
-    checkpoint_entries: int = 10_000  # a state is kept this often
+    # Another record may be on its way while those before it are few and small. Behind a large one,
+    # what waits shares the next: every record is written to every connection by itself.
+    in_flight: int = 4
+    in_flight_bytes: int = 32_768
+    # A state is kept this often. It holds the dedupe window: with 10,000 ids every 10,000 entries,
+    # encoding took 0.4 µs an entry.
+    checkpoint_entries: int = 30_000

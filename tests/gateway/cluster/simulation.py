@@ -404,7 +404,7 @@ class SimClient:
         gateway.call(join)
 
     def send(self, flavour: str) -> None:
-        """Send one message: accepted, in a context, refused by the leader or by the gateway."""
+        """Send one message: accepted, long, in a context, refused by the leader or the gateway."""
         self.sent += 1
         id = f"{self.id}-{self.sent}"
         kind, sender, members = "chat", self.id, {}
@@ -421,7 +421,7 @@ class SimClient:
             "from": sender,
             "kind": kind,
             **members,
-            "payload": None,
+            "payload": "x" * 40_000 if flavour == "long" else None,
         }
         text = json.dumps(envelope).encode()
         self.unsettled.append((id, text))

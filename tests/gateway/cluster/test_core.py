@@ -191,6 +191,27 @@ def test_a_leader_applies_its_own_texts_at_once_as_others_do_one_by_one(
     check_settled(world)
 
 
+@pytest.mark.parametrize(("flavour", "on_their_way"), [("chat", 3), ("long", 1)])
+def test_what_waits_behind_a_large_record_shares_the_next_one(
+    flavour: str, on_their_way: int
+) -> None:
+    world = settled_world()
+    leads, client = leader(world), world.clients["a"]
+    client.lose_connection()
+    world.run(1.0)
+    client.connect(leads)
+    world.run(1.0)
+    deciding = leads.pod.delegation.leader
+    assert deciding is not None
+    for _ in range(3):
+        client.send(flavour)
+        world.run(0.0)  # the end of the tick
+    assert len(deciding.in_flight) == on_their_way
+    world.run(1.0)
+    assert (len(deciding.in_flight), deciding.in_flight_bytes) == (0, 0)
+    assert (client.unsettled, client.problems) == ([], [])
+
+
 @pytest.mark.rule("N-06")
 def test_a_join_that_was_withdrawn_does_not_replace_a_newer_connection() -> None:
     world = settled_world()

@@ -156,9 +156,11 @@ class Delegation:
 
     def flush(self, now: float) -> None:
         """Send what this tick has collected: commands to the leader, or a batch to the log."""
-        if self.leader is not None:
-            if len(self.leader.in_flight) < self._options.in_flight:
-                self._seal(self.leader, now)
+        leader, options = self.leader, self._options
+        if leader is not None:
+            is_free = leader.in_flight_bytes < options.in_flight_bytes
+            if not leader.in_flight or (is_free and len(leader.in_flight) < options.in_flight):
+                self._seal(leader, now)
         elif self._unsent and self._replica.fence.leader is not None and now >= self._held_until:
             unsent, self._unsent = self._unsent, []
             self._forward(unsent)

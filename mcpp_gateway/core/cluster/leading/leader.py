@@ -85,6 +85,7 @@ class Leader:
         self.roster = replica.roster.copy()
         self._cards = Cards(replica.cards.snapshot())  # ahead of the log
         self.in_flight: deque[Sealed] = deque()
+        self.in_flight_bytes = 0
         self._refused = refused
         self._checkpoint_entries = checkpoint_entries
         self._heard = dict(replica.heard)
@@ -230,6 +231,7 @@ class Leader:
         record = ClusterBatch(batch, self._heard_now, self._notes, **known)
         data = encode_record(record)
         self.in_flight.append(Sealed(record, data, self._is_plain))
+        self.in_flight_bytes += len(data)
         self._keep_checkpoint(len(data), now)
         self._index += 1
         self._position += len(self._entries)
@@ -256,7 +258,7 @@ class Leader:
     def commit(self, batch: Batch) -> None:
         """Take note that a batch has come back from the log."""
         while self.in_flight and self.in_flight[0].record.batch.index <= batch.index:
-            self.in_flight.popleft()
+            self.in_flight_bytes -= len(self.in_flight.popleft().data)
         ids = [entry.id for entry in batch.entries]
         deque(map(self._ahead.pop, ids, repeat(None)), maxlen=0)  # a loop would take 0.1 µs more
         if self._granted and not (self.in_flight or self.has_outcomes):
