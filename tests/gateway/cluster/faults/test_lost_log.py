@@ -18,11 +18,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 _EXIT_IO_ERROR = 74
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def texts_at(cluster: ClusterProcesses, number: int) -> list[str]:
     """Return all chat texts that a gateway has."""
     url = cluster.urls[number]
