@@ -85,7 +85,8 @@ class PodLink:
             try:
                 if not self.is_open:
                     await self._open()
-                await self.archive.open(self.pod.replica.epoch, self._ordering.next - 1)
+                await self._compare_copy()
+                await self.archive.open(self._ordering.next - 1)
                 is_copied = True
             except LinkError as error:
                 facts = {"pod": self._name, "reason": str(error)}
@@ -220,6 +221,24 @@ class PodLink:
             if sequence >= self._ordering.next:  # the others were read from the stream
                 self._take(sequence, data)
         self._early.clear()
+
+    async def _compare_copy(self) -> None:
+        """Begin a new epoch if an earlier run has copied an entry that the log does not hold.
+
+        The log has lost it while no gateway ran (N-14). No client is admitted before that.
+        """
+        pod, was_leader = self.pod, False
+        await self.archive.recover(pod.replica.epoch)
+        while self.archive.shows_loss() and not pod.outdated:
+            # Once it leads, it has applied everything that is before its own claim.
+            if pod.is_leader and not was_leader:
+                reason = "an entry that was copied here is not in it"
+                facts = {"pod": self._name, "reason": reason}
+                logger.error("the log has lost its end; a new epoch begins", extra=facts)
+            was_leader = pod.is_leader
+            pod.delegation.claim_anew(self._clock(), after_loss=was_leader)
+            await asyncio.sleep(_REPAIR_SECONDS)
+            await self.archive.recover(pod.replica.epoch)
 
     def _take(self, sequence: int, data: bytes) -> None:
         if not self.is_open:

@@ -92,6 +92,12 @@ async def test_a_pod_moves_from_files_to_a_cluster_and_back(
     back, same = await pods.run("file.toml", 5)
     assert same == epoch
     assert back[:55] == found
+    # Into the cluster again: the copy of the stream before it shows no loss (N-14).
+    await pods.log("export", "data/demo", "--seal", "--output", "three.jsonl")
+    await pods.log("import", *cluster, "--replace", "--input", "three.jsonl")
+    at_last, same = await pods.run("cluster.toml", 5)
+    assert same == epoch
+    assert at_last[:60] == back
 
 
 @pytest.mark.rule("N-12", "G-16")

@@ -14,7 +14,7 @@ from mcpp_gateway.core.cluster.leading.forwarding import PendingCommands
 from mcpp_gateway.core.cluster.leading.leader import FindOwner, FindSettings, Leader
 from mcpp_gateway.core.cluster.leading.leadership import Silence, ranking
 from mcpp_gateway.core.cluster.messages import JOIN, Command, Forward, encode
-from mcpp_gateway.core.cluster.records import Claim, encode_record
+from mcpp_gateway.core.cluster.records import LOST, Claim, encode_record
 from mcpp_gateway.core.cluster.replica import Replica
 from mcpp_gateway.core.cluster.wire import ClusterOptions, Wire
 from mcpp_gateway.core.contexts.hops import Hops
@@ -248,6 +248,15 @@ class Delegation:
         if self._replica.fence.leader == gateway and self._may_claim(now):
             self._claim(self.gateway, now)
 
+    def claim_anew(self, now: float, *, after_loss: bool) -> None:
+        """Claim whichever gateway leads, at most once a second.
+
+        Without `after_loss`, to learn where the log ends: what is before the claim was applied
+        when it is. With it, to begin a new epoch: this gateway knows records that were lost (N-14).
+        """
+        if self.may_lead and now - self._claimed_at >= _CLAIM_SECONDS:
+            self._claim(self.gateway, now, after_loss=after_loss)
+
     def hear_beat(self, gateway: str, term: int | None) -> None:
         """Take note of a beat: the term in which its gateway leads this pod, if it does."""
         fence = self._replica.fence
@@ -367,11 +376,11 @@ class Delegation:
             return False
         return now - self._claimed_at >= _CLAIM_SECONDS
 
-    def _claim(self, gateway: str, now: float) -> None:
+    def _claim(self, gateway: str, now: float, *, after_loss: bool = False) -> None:
         self._claimed_at = now
         replica = self._replica
         epoch = replica.epoch or self._new_id()
-        time, applied = max(now, replica.time), replica.sequence
+        time, applied = max(now, replica.time), LOST if after_loss else replica.sequence
         claim = Claim(replica.fence.term + 1, gateway, time, epoch, applied=applied)
         self._wire.append(encode_record(claim))
 
