@@ -93,6 +93,10 @@ class PodArchive:
         if self._is_open:
             self.copy.take(sequence, record)
 
+    def has(self, end: int) -> bool:
+        """Return whether everything up to a record is written."""
+        return self.copy.sequence >= end and not self.copy.is_waiting
+
     def step(self, end: int, now: float) -> None:
         """Do what is due, about ten times a second. `end` is the last record that was applied."""
         copy = self.copy

@@ -55,6 +55,7 @@ class PodLink:
         self.pod: ClusterPod
         self.archive: PodArchive
         self.is_open = False
+        self.is_active = True  # something may be due; otherwise `step` is called rarely
         self._name = name
         self._link = link
         self._streams = streams
@@ -117,6 +118,7 @@ class PodLink:
 
     def wake(self) -> None:
         """Flush at the end of this tick."""
+        self.is_active = True
         if not self._awake:
             self._awake = True
             self._loop.call_soon(self._flush)
@@ -150,14 +152,16 @@ class PodLink:
             return
         ack = _decode_ack(message.data)
         if ack.error is None:
-            self._ordering.expect(ack.seq)
+            self._expect(ack.seq)
         else:  # such as no space: not to be tried again sooner than anything else
             self._report_refused(ack.error.description)
 
     def receive_beat(self, gateway: str, beat: PodBeat | None) -> None:
-        """Take a beat of another gateway, with the end of the log if it leads this pod."""
+        """Take a beat of a gateway that leads: the end of the log; None: it does not know it."""
         if beat is not None:
-            self._ordering.expect(beat.sequence)
+            self._expect(beat.sequence)
+        else:
+            self.is_active = True
         self.pod.delegation.hear_beat(gateway, None if beat is None else beat.term)
 
     def lose(self, gateway: str) -> None:
@@ -178,6 +182,8 @@ class PodLink:
         elif now - self._missing_since >= _REPAIR_SECONDS and self._repairing is None:
             self._missing_since = now
             self._repairing = self._loop.create_task(self._repair())
+        is_complete = not self._ordering.is_missing and self.archive.has(self._ordering.next - 1)
+        self.is_active = not is_complete or not self.pod.delegation.is_quiet
 
     @property
     def lag(self) -> int:
@@ -240,7 +246,12 @@ class PodLink:
             await asyncio.sleep(_REPAIR_SECONDS)
             await self.archive.recover(pod.replica.epoch)
 
+    def _expect(self, sequence: int) -> None:
+        self._ordering.expect(sequence)
+        self.is_active = self.is_active or self._ordering.is_missing
+
     def _take(self, sequence: int, data: bytes) -> None:
+        self.is_active = True
         if not self.is_open:
             self._early.append((sequence, data))
             return

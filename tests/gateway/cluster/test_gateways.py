@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -138,10 +138,11 @@ async def test_a_gateway_that_does_not_know_a_participant_yet_does_not_end_its_c
     nats: NatsServers,
 ) -> None:
     """It has not read the new configuration; the participant is added to one after another."""
-    async with (
-        gateways(configure(nats), 1) as (reloaded,),
-        gateways(configure(nats, participants="a"), 1) as (older,),
-    ):
+    async with AsyncExitStack() as stack:
+        (reloaded,) = await stack.enter_async_context(gateways(configure(nats), 1))
+        await eventually(lambda: all(link.pod.is_leader for link in cluster_of(reloaded).links))
+        older_config = configure(nats, participants="a")
+        (older,) = await stack.enter_async_context(gateways(older_config, 1))
         both = f"{url(reloaded)},{url(older)}"
         async with mcpp.connect(both, token=token("b"), options=QUICK) as b:
             await b.send("chat", 1)

@@ -90,6 +90,14 @@ class Delegation:
         """The bytes of commands without an outcome."""
         return self.outgoing.waiting_bytes + _COMMAND_BYTES * len(self.outgoing)
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether `step` has nothing to do, as long as the leader is heard of."""
+        leader = self.leader
+        waits = self.outgoing.queue or (leader is not None and leader.in_flight)
+        is_watched = self._unaware_beats or self._suspected_since is not None
+        return not waits and not is_watched
+
     # --- commands -------------------------------------------------------------------------------
 
     def command(
@@ -209,8 +217,9 @@ class Delegation:
         Return the number of contexts that expired.
         """
         leader, expired = self._deciding, 0
-        for _ in range(_PORTIONS if leader is not None else 0):
-            assert leader is not None
+        if leader is None:
+            return 0
+        for _ in range(_PORTIONS):
             found = leader.expire(now)
             expired += found
             left = leader.end_absence(now, self._options.rejoin_seconds)
