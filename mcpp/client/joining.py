@@ -78,6 +78,8 @@ async def connect(
         WebSocketConnector(url, address.token, options.ssl_context, options.silence_seconds)
         for url in split_addresses(address.url)
     ]
+    for each in connectors:  # now, not when the others are gone
+        each.check_address()
     connector = connectors[0] if len(connectors) == 1 else SeveralGateways(connectors)
     async with open_pod(session, connector, own=own, on_gap=on_gap, options=options) as pod:
         yield pod

@@ -7,7 +7,7 @@ from typing import Final
 
 import anyio
 
-from mcpp.errors import UnreachableError
+from mcpp.errors import BusyError, JoinError, TokenRefusedError, UnreachableError
 from mcpp.session.resumption import Join
 from mcpp.transports.transport import Connector, TokenRenewal, Transport, blob_transfer
 
@@ -15,7 +15,7 @@ from mcpp.transports.transport import Connector, TokenRenewal, Transport, blob_t
 _SECONDS_EACH: Final = 3.0
 
 # An address may contain commas, too: only one that precedes another address separates.
-_SEPARATOR: Final = re.compile(r"\s*,\s*(?=wss?://)")
+_SEPARATOR: Final = re.compile(r"\s*,\s*(?=(?:ws|http)s?://)")
 
 
 def split_addresses(url: str) -> list[str]:
@@ -47,11 +47,14 @@ class SeveralGateways:
         return ", ".join(connector.address for connector in self._connectors)
 
     async def open(self, join: Join) -> Transport:
-        """Open a connection to the next gateway that answers.
+        """Open a connection to the next gateway that accepts it.
 
-        Raises the error of the last one, if none does.
+        A gateway may refuse what another one accepts, for example because it has not read the new
+        configuration yet. So JoinError is raised only if all of them refuse (P-12), and
+        UnreachableError if one of them may still accept.
         """
-        error: UnreachableError | None = None
+        unreachable: list[UnreachableError] = []
+        refusals: list[tuple[str, JoinError]] = []
         for _ in self._connectors:
             connector = self._connectors[self._next % len(self._connectors)]
             self._next += 1
@@ -61,11 +64,13 @@ class SeveralGateways:
                     self._opened = connector
                     return transport
             except TimeoutError:
-                error = UnreachableError(connector.address, f"no answer in {_SECONDS_EACH:g} s")
-            except UnreachableError as unreachable:
-                error = unreachable
-        assert error is not None
-        raise error
+                reason = f"no answer in {_SECONDS_EACH:g} s"
+                unreachable.append(UnreachableError(connector.address, reason))
+            except UnreachableError as error:
+                unreachable.append(error)
+            except JoinError as error:
+                refusals.append((connector.address, error))
+        raise _most_useful(unreachable, refusals)
 
     async def has_newer_token(self) -> bool:
         """Return whether the token has changed since the last connection."""
@@ -79,3 +84,28 @@ class SeveralGateways:
     def download(self, hash: str) -> AsyncIterator[bytes]:
         """Yield the content of a blob, from the gateway that is connected."""
         return blob_transfer(self._opened).download(hash)
+
+
+def _most_useful(
+    unreachable: Sequence[UnreachableError], refusals: Sequence[tuple[str, JoinError]]
+) -> UnreachableError | JoinError:
+    """Return one error for those of all gateways: the one after which a retry helps soonest.
+
+    If it is not a refusal, its reason names one: that is what a person can mend.
+    """
+    address, refusal = max(refusals, key=_usefulness, default=("", None))
+    if not unreachable:
+        assert refusal is not None
+        return refusal
+    error = max(unreachable, key=lambda each: isinstance(each, BusyError))
+    if refusal is None:
+        return error
+    reason = f"{error.reason}; {address} refused with {refusal.status}: {refusal.reason}"
+    if isinstance(error, BusyError):
+        return BusyError(error.url, reason, error.retry_after_seconds)
+    return UnreachableError(error.url, reason)
+
+
+def _usefulness(refusal: tuple[str, JoinError]) -> tuple[bool, bool]:
+    """Return the order of refusals: the next token may be right; not 401: the token was right."""
+    return isinstance(refusal[1], TokenRefusedError), refusal[1].status != 401

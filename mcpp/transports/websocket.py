@@ -127,6 +127,10 @@ class WebSocketConnector:
         self._check_token(token)
         return token
 
+    def check_address(self) -> None:
+        """Raise AddressError if the URL is malformed."""
+        self._uri(Join())
+
     async def open(self, join: Join) -> "WebSocket":
         """Connect and complete the handshake."""
         token = self._used = await self._read_token()

@@ -11,6 +11,7 @@ from mcpp_gateway.cluster.log_copy import LogCopy
 from mcpp_gateway.cluster.nats_link import LinkError
 from mcpp_gateway.cluster.streams import Streams
 from mcpp_gateway.core.cluster.journal import ClusterJournal
+from mcpp_gateway.storage.segments import DamagedError
 
 logger = logging.getLogger("mcpp.gateway")
 
@@ -41,20 +42,46 @@ class PodArchive:
         self._journal = journal
         self._executor = executor
         self._retain = retain
-        self._epoch = ""
+        self._epoch: str | None = None  # with which the copy of an earlier run was read
         self._retained_at = 0.0
         self._is_open = False  # takes records
         self._is_complete = False  # has taken those from before it was opened
         self._task: asyncio.Task[None] | None = None
 
-    async def open(self, epoch: str, end: int) -> None:
-        """Go on with the copy of an earlier run, up to a record of the stream. Raises LinkError."""
-        copy, self._epoch = self.copy, epoch
+    async def recover(self, epoch: str) -> None:
+        """Read the copy of an earlier run; one of another log is dropped."""
+        if epoch != self._epoch and not self._is_open:
+            self._epoch = epoch
+            try:
+                await self._run(self.copy.open, epoch)
+            except OSError as error:
+                self.copy.fail(str(error))
+
+    def shows_loss(self) -> bool:
+        """Return whether the copy of an earlier run ends with an entry that the log does not hold.
+
+        Of an entry that is not in memory, this is not known.
+        """
+        copy, journal = self.copy, self._journal
+        last = copy.end - 1
+        if copy.has_failed or not copy.start <= last or last < journal.start:
+            return False
+        if last >= journal.end:
+            return True
         try:
-            if not self._is_open:
-                await self._run(copy.open, epoch)
-            if not self._is_open and not await self._is_of_stream():
-                await self._run(copy.reset, epoch, await self._streams.first(self._pod))
+            return copy.read(last, last + 1)[0].id != journal.read(last, 1)[0].id
+        except DamagedError:
+            return False
+
+    async def open(self, end: int) -> None:
+        """Go on with the copy that was recovered, up to a record of the stream. Raises LinkError.
+
+        If it is not of this stream, it is begun again.
+        """
+        copy = self.copy
+        try:
+            if not self._is_open and (self.shows_loss() or not await self._is_of_stream()):
+                await self._run(copy.reset, self._epoch, await self._streams.first(self._pod))
             self._is_open = True
             await self._catch_up(end)
         except OSError as error:
@@ -65,6 +92,10 @@ class PodArchive:
         """Take a record that was applied."""
         if self._is_open:
             self.copy.take(sequence, record)
+
+    def has(self, end: int) -> bool:
+        """Return whether everything up to a record is written."""
+        return self.copy.sequence >= end and not self.copy.is_waiting
 
     def step(self, end: int, now: float) -> None:
         """Do what is due, about ten times a second. `end` is the last record that was applied."""

@@ -6,10 +6,12 @@ records exist, so that a gateway notices what it has missed.
 
 import asyncio
 import logging
+import os
 import secrets
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -52,6 +54,7 @@ T = TypeVar("T")
 
 _STEP_SECONDS: Final = 0.1
 _BEAT_SECONDS: Final = 0.25
+_TURNS: Final = 10  # a pod without activity has every tenth step: once a second
 _HAND_OVER_SECONDS: Final = 2.0
 # Shorter than clients wait for a gateway that does not answer.
 _SUSPENDED_SECONDS: Final = 1.0
@@ -71,6 +74,7 @@ _STALLED_SECONDS: Final = 3.0
 # its servers have no majority. Longer than most elections.
 PROOF_SECONDS: Final = 8.0
 _ASK_SECONDS: Final = 2.0
+_COMMAND_SECONDS: Final = 5.0  # that a command waits for the servers
 
 
 class ClusterLog:
@@ -115,6 +119,8 @@ class ClusterLog:
         self._timer: asyncio.TimerHandle | None = None
         self._next_beat = 0.0
         self._stepped_at = float("inf")
+        self._turn = 0  # which of the pods without activity are looked at
+        self._had_servers = False
         self._connected = False
         self._proved_at = float("-inf")  # when the servers last had a majority
         self._unreachable_seconds = section.unreachable_seconds
@@ -217,7 +223,8 @@ class ClusterLog:
     def is_reachable(self) -> bool:
         """Whether the log can be reached, as far as this gateway can tell."""
         now = self._clock()
-        return self._connected and all(self._reaches(link, now) for link in self._pods.values())
+        is_there = self._connected and self._has_servers(now)
+        return is_there and all(self._reaches(link, now) for link in self._pods.values())
 
     @property
     def waiting_bytes(self) -> int:
@@ -323,12 +330,16 @@ class ClusterLog:
     async def _open(self, link: PodLink) -> None:
         async with self._opening:  # creating hundreds of streams at once would take too long
             await link.open()
-        link.pod.replica.journal.admitting = self._reaches(link, self._clock())
+        now = self._clock()
+        link.pod.replica.journal.admitting = self._has_servers(now) and self._reaches(link, now)
+
+    def _has_servers(self, now: float) -> bool:
+        """Return whether the servers can be reached and have a majority."""
+        return self._link.is_connected and now - self._proved_at < PROOF_SECONDS
 
     def _reaches(self, link: PodLink, now: float) -> bool:
-        is_stalled = link.pod.waiting_seconds(now) >= _STALLED_SECONDS
-        is_proved = now - self._proved_at < PROOF_SECONDS
-        return self._link.is_connected and link.is_open and is_proved and not is_stalled
+        """Return whether a pod's log answers, given that the servers do."""
+        return link.is_open and link.pod.waiting_seconds(now) < _STALLED_SECONDS
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)
@@ -352,22 +363,41 @@ class ClusterLog:
             self._next_beat = now + _BEAT_SECONDS
             self._silence.forget(_FORGET_SECONDS)
             self._beat(now)
-        for link in self._pods.values():
-            if was_suspended:
+        if was_suspended:
+            for link in self._pods.values():
                 link.pod.delegation.hold(now + _HOLD_SECONDS)
-            link.step(now)
-            link.pod.replica.journal.admitting = self._reaches(link, now)
+        self._step_pods(now)
         if self._connected:
             self._report_reach(now)
 
+    def _step_pods(self, now: float) -> None:
+        """Let the pods do what is due: those in which something happens now, others in turn."""
+        alive = {*self._silence.alive(self._options.suspect_seconds), self.gateway}
+        has_servers = self._has_servers(now)
+        has_changed, self._had_servers = has_servers != self._had_servers, has_servers
+        self._turn = (self._turn + 1) % _TURNS
+        for number, link in enumerate(self._pods.values()):
+            is_turn = number % _TURNS == self._turn
+            if is_turn or link.is_active or link.pod.replica.fence.leader not in alive:
+                link.step(now)
+            elif not has_changed:
+                continue
+            reaches = has_servers and self._reaches(link, now)
+            link.pod.replica.journal.admitting = reaches
+
     def _report_reach(self, now: float) -> None:
         """Log which pods' logs have gone out of reach, and when all of them can be reached."""
-        pods = [link.pod for link in self._pods.values() if link.is_open]
-        lost = {pod.name for pod in pods if not pod.replica.journal.admitting}
+        links = self._pods.values()
+        lost = {
+            each.pod.name
+            for each in links
+            if not each.pod.replica.journal.admitting and each.is_open
+        }
         if not lost:
             if self._lost_pods:
                 logger.info("the log can be reached again")
-            self._lost_pods, self._lost_since = set(), now
+                self._lost_pods = set()
+            self._lost_since = now
         elif now - self._lost_since >= _REPORT_SECONDS and not lost <= self._lost_pods:
             names = ", ".join(sorted(lost - self._lost_pods)[:_NAMED_PODS])
             logger.error("the log is out of reach", extra={"pods": len(lost), "such_as": names})
@@ -427,8 +457,12 @@ class ClusterLog:
             self._silence.end(beat.gateway)
         else:
             self._silence.hear(beat.gateway)
+        for name, said in beat.leads.items():
+            if name in self._pods:
+                self._pods[name].receive_beat(beat.gateway, said)
         for name, link in self._pods.items():
-            link.receive_beat(beat.gateway, beat.leads.get(name))
+            if link.pod.replica.fence.leader == beat.gateway and name not in beat.leads:
+                link.receive_beat(beat.gateway, None)
 
 
 def new_link(section: ClusterSection, name: str) -> NatsLink:
@@ -440,6 +474,22 @@ def new_link(section: ClusterSection, name: str) -> NatsLink:
         credentials=section.credentials,
         tls=_tls(section),
     )
+
+
+@asynccontextmanager
+async def command_streams(config: Config, name: str) -> AsyncIterator[Streams]:
+    """Connect a command to the configured servers while the block runs. Raises McppError."""
+    logger.addHandler(logging.NullHandler())  # each attempt would print a line without its reason
+    section = config.cluster
+    link = new_link(section, f"{name}{os.getpid()}")
+    try:
+        try:
+            await asyncio.wait_for(link.connect(), _COMMAND_SECONDS)
+        except TimeoutError:
+            raise ConfigError(f"no NATS server answers at {section.shown_servers}") from None
+        yield Streams(link, section.replicas, config.log.retention)
+    finally:
+        await link.close()
 
 
 def _tls(section: ClusterSection) -> ssl.SSLContext | None:

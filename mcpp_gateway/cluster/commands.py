@@ -5,25 +5,20 @@ Which NATS servers have a copy of each pod's log is asked of JetStream.
 
 import argparse
 import asyncio
-import os
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
 from mcpp.cli.extras import importing
 from mcpp.client import local_pod
 from mcpp.errors import McppError
-from mcpp_gateway import config as configuration
 from mcpp_gateway import log_format
-from mcpp_gateway.cluster.local_cluster import server_addresses
+from mcpp_gateway.cluster import local_cluster
 from mcpp_gateway.config import Config, ConfigError
 from mcpp_gateway.core.cluster.messages import Beat, decode_beat
 
 _LISTEN_SECONDS: Final = 1.0
-_CONNECT_SECONDS: Final = 5.0
 _EXIT_USAGE: Final = 2
 _EXIT_UNHEALTHY: Final = 1
 _SILENT_NANOSECONDS: Final = 5_000_000_000  # servers hear each other every second
@@ -70,49 +65,36 @@ def main(argv: list[str]) -> int:
 
 def _load(path: Path | None) -> Config:
     if path is not None:
-        config = configuration.load(path)
-        if config.log.kind != "jetstream":
-            raise ConfigError(f'{path}: log.kind is "{config.log.kind}", not "jetstream"')
-        return config
+        return local_cluster.load(path)
     pod = local_pod.find()
     if pod is None:
         raise ConfigError("no pod found; name a configuration with --config")
-    config = configuration.load(pod.path)
-    servers = config.cluster.servers or server_addresses(config.gateway.port, 3)
-    cluster = msgspec.structs.replace(config.cluster, servers=servers)
-    return msgspec.structs.replace(config, cluster=cluster)
+    return local_cluster.load(pod.path)
 
 
 async def _listen(config: Config) -> _Overview:
     with importing("cluster"):
-        from mcpp_gateway.cluster.cluster_log import new_link
+        from mcpp_gateway.cluster.cluster_log import command_streams
         from mcpp_gateway.cluster.nats_link import LinkError, NatsMessage
-        from mcpp_gateway.cluster.streams import Streams
 
-    link = new_link(config.cluster, f"observer{os.getpid()}")
-    streams = Streams(link, config.cluster.replicas, config.log.retention)
     found: dict[str, Beat] = {}
     copies: dict[str, Copies] = {}
-
-    async def ask(pod: str) -> None:
-        with suppress(LinkError):
-            info = await streams.info(streams.log_stream(pod))
-            if info is not None:
-                copies[pod] = _copies(info)
 
     def hear(message: NatsMessage) -> None:
         beat = decode_beat(message.data)
         found[beat.gateway] = beat
 
-    try:
-        await asyncio.wait_for(link.connect(), _CONNECT_SECONDS)
-        await link.subscribe(f"{link.prefix}.beat", hear)
+    async with command_streams(config, "observer") as streams:
+
+        async def ask(pod: str) -> None:
+            with suppress(LinkError):
+                info = await streams.info(streams.log_stream(pod))
+                if info is not None:
+                    copies[pod] = _copies(info)
+
+        await streams.link.subscribe(f"{streams.link.prefix}.beat", hear)
         listening = asyncio.sleep(_LISTEN_SECONDS)  # every gateway sends four in this time
         await asyncio.gather(listening, *map(ask, config.pods))
-    except TimeoutError:
-        raise ConfigError(f"no NATS server answers at {config.cluster.shown_servers}") from None
-    finally:
-        await link.close()
     return _Overview(sorted(found.values(), key=lambda beat: beat.address), copies)
 
 
@@ -145,9 +127,12 @@ def _print(config: Config, found: _Overview) -> int:
         )
     if not beats:
         print(f"none; NATS answers, but no gateway uses the cluster.name {config.cluster.name!r}")
-    leaders = {
-        pod.replace("%", "."): (beat, said) for beat in beats for pod, said in beat.leads.items()
-    }
+    # Of two gateways that say so, the one with the higher term leads: the other was replaced.
+    by_term = sorted(
+        ((said.term, pod, beat, said) for beat in beats for pod, said in beat.leads.items()),
+        key=lambda each: each[0],
+    )
+    leaders = {pod.replace("%", "."): (beat, said) for _, pod, beat, said in by_term}
     print(f"\n{'pod':<24} {'leader':<24} {'term':>6} {'records':>10}  copies")
     for pod in config.pods:
         if pod in leaders:

@@ -18,11 +18,16 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from mcpp_gateway import config as configuration
 from mcpp_gateway.cluster.nats_servers import NatsServers, check_free
-from mcpp_gateway.config import ConfigError
+from mcpp_gateway.config import Config, ConfigError
 
 logger = logging.getLogger("mcpp.gateway")
 
+_FOLDER: Final = "cluster"  # beside the configuration of the pod
+_POD: Final = "pod.toml"
 _CLIENTS: Final = 100
 _ROUTES: Final = 200
 _STOP_SECONDS: Final = 15.0
@@ -36,6 +41,25 @@ _STABLE_SECONDS: Final = 60.0  # a process that has run for so long has no failu
 def server_addresses(port: int, count: int) -> list[str]:
     """Return the addresses of the NATS servers of a local cluster."""
     return [f"nats://127.0.0.1:{port + _CLIENTS + number}" for number in range(count)]
+
+
+def load(path: Path) -> Config:
+    """Load the configuration of a cluster's gateways, or of a pod that runs as a local cluster.
+
+    The latter does not say so itself: `mcpp up --cluster` does. Raises ConfigError.
+    """
+    config = configuration.load(path)
+    if config.log.kind == "jetstream":
+        return config
+    folder = path.absolute().parent / _FOLDER
+    count = len(list(folder.glob("nats-*"))) if path.name == _POD else 0
+    if not count:
+        hint = "; `mcpp up --cluster 3` runs it as a cluster" if path.name == _POD else ""
+        raise ConfigError(f'{path}: log.kind is "{config.log.kind}", not "jetstream"{hint}')
+    servers = server_addresses(config.gateway.port, count)
+    cluster = msgspec.structs.replace(config.cluster, servers=servers, replicas=count)
+    log = msgspec.structs.replace(config.log, kind="jetstream", path=str(folder))
+    return msgspec.structs.replace(config, cluster=cluster, log=log)
 
 
 class Restarts:
@@ -79,14 +103,14 @@ class LocalCluster:
         ports = [
             port + offset + number for offset in (_CLIENTS, _ROUTES) for number in range(count)
         ]
-        self._servers = NatsServers(config.parent / "cluster", count, ports)
+        self._servers = NatsServers(config.parent / _FOLDER, count, ports)
         self._config = config
         self.ports = [port + number for number in range(count)]
         servers = ", ".join(f'"{address}"' for address in self._servers.addresses)
         self.environment = {
             **environment,
             "MCPP_LOG__KIND": "jetstream",
-            "MCPP_LOG__PATH": "cluster",
+            "MCPP_LOG__PATH": _FOLDER,
             "MCPP_CLUSTER__SERVERS": f"[{servers}]",
             "MCPP_CLUSTER__REPLICAS": str(count),
         }

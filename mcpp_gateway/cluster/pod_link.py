@@ -55,6 +55,7 @@ class PodLink:
         self.pod: ClusterPod
         self.archive: PodArchive
         self.is_open = False
+        self.is_active = True  # something may be due; otherwise `step` is called rarely
         self._name = name
         self._link = link
         self._streams = streams
@@ -85,7 +86,8 @@ class PodLink:
             try:
                 if not self.is_open:
                     await self._open()
-                await self.archive.open(self.pod.replica.epoch, self._ordering.next - 1)
+                await self._compare_copy()
+                await self.archive.open(self._ordering.next - 1)
                 is_copied = True
             except LinkError as error:
                 facts = {"pod": self._name, "reason": str(error)}
@@ -116,6 +118,7 @@ class PodLink:
 
     def wake(self) -> None:
         """Flush at the end of this tick."""
+        self.is_active = True
         if not self._awake:
             self._awake = True
             self._loop.call_soon(self._flush)
@@ -149,14 +152,16 @@ class PodLink:
             return
         ack = _decode_ack(message.data)
         if ack.error is None:
-            self._ordering.expect(ack.seq)
+            self._expect(ack.seq)
         else:  # such as no space: not to be tried again sooner than anything else
             self._report_refused(ack.error.description)
 
     def receive_beat(self, gateway: str, beat: PodBeat | None) -> None:
-        """Take a beat of another gateway, with the end of the log if it leads this pod."""
+        """Take a beat of a gateway that leads: the end of the log; None: it does not know it."""
         if beat is not None:
-            self._ordering.expect(beat.sequence)
+            self._expect(beat.sequence)
+        else:
+            self.is_active = True
         self.pod.delegation.hear_beat(gateway, None if beat is None else beat.term)
 
     def lose(self, gateway: str) -> None:
@@ -177,6 +182,8 @@ class PodLink:
         elif now - self._missing_since >= _REPAIR_SECONDS and self._repairing is None:
             self._missing_since = now
             self._repairing = self._loop.create_task(self._repair())
+        is_complete = not self._ordering.is_missing and self.archive.has(self._ordering.next - 1)
+        self.is_active = not is_complete or not self.pod.delegation.is_quiet
 
     @property
     def lag(self) -> int:
@@ -221,7 +228,30 @@ class PodLink:
                 self._take(sequence, data)
         self._early.clear()
 
+    async def _compare_copy(self) -> None:
+        """Begin a new epoch if an earlier run has copied an entry that the log does not hold.
+
+        The log has lost it while no gateway ran (N-14). No client is admitted before that.
+        """
+        pod, was_leader = self.pod, False
+        await self.archive.recover(pod.replica.epoch)
+        while self.archive.shows_loss() and not pod.outdated:
+            # Once it leads, it has applied everything that is before its own claim.
+            if pod.is_leader and not was_leader:
+                reason = "an entry that was copied here is not in it"
+                facts = {"pod": self._name, "reason": reason}
+                logger.error("the log has lost its end; a new epoch begins", extra=facts)
+            was_leader = pod.is_leader
+            pod.delegation.claim_anew(self._clock(), after_loss=was_leader)
+            await asyncio.sleep(_REPAIR_SECONDS)
+            await self.archive.recover(pod.replica.epoch)
+
+    def _expect(self, sequence: int) -> None:
+        self._ordering.expect(sequence)
+        self.is_active = self.is_active or self._ordering.is_missing
+
     def _take(self, sequence: int, data: bytes) -> None:
+        self.is_active = True
         if not self.is_open:
             self._early.append((sequence, data))
             return

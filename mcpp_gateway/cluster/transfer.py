@@ -4,10 +4,7 @@ A stream that is exported to be moved is sealed first: nothing can be added to i
 export is complete, and no two logs go on under one epoch.
 """
 
-import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -17,7 +14,7 @@ import msgspec
 from mcpp_gateway.blobs.folder import BLOBS, BlobFolder
 from mcpp_gateway.blobs.store import copy_between
 from mcpp_gateway.cluster.blob_stream import BlobStream
-from mcpp_gateway.cluster.cluster_log import new_link
+from mcpp_gateway.cluster.cluster_log import command_streams
 from mcpp_gateway.cluster.streams import Streams
 from mcpp_gateway.config import Config
 from mcpp_gateway.core.cluster.journal import ClusterJournal
@@ -38,7 +35,6 @@ from mcpp_gateway.log_tools.new_folder import new_folder
 from mcpp_gateway.log_tools.reader import LogReader, LogToolError
 from mcpp_gateway.storage.segments import BATCH, STATE
 
-_CONNECT_SECONDS: Final = 5.0
 _SENT_AT_ONCE: Final = 64
 _IMPORTER: Final = "import"  # in the place of a gateway
 _TERM: Final = 1
@@ -49,7 +45,7 @@ _TERM: Final = 1
 
 async def export(config: Config, pod: str, *, seal: bool) -> AsyncIterator[bytes]:
     """Yield the lines of a pod's log in a cluster, without line ends. Raises McppError."""
-    async with _streams(config) as streams:
+    async with command_streams(config, "transfer") as streams:
         stream = streams.log_stream(pod)
         info = await _info(streams, pod)
         # Before the end: a leader may store both meanwhile, and the state is not ahead then.
@@ -103,7 +99,7 @@ async def export_blobs(config: Config, pod: str, destination: Path, hashes: Cont
     with new_folder(destination) as folder:
         store = BlobFolder(folder)
         try:
-            async with _streams(config) as streams:
+            async with command_streams(config, "transfer") as streams:
                 return await copy_between(_blobs(streams), store, pod, hashes)
         finally:
             await store.close()
@@ -166,7 +162,7 @@ async def import_lines(
         folder = Path(temporary) / pod
         # Checked completely first.
         imported = exports.import_lines(lines, folder, new_epoch, complete)
-        async with _streams(config) as streams:
+        async with command_streams(config, "transfer") as streams:
             await _make_room(streams, pod, replace=replace)
             # First: what the log names has to be there.
             await _import_blobs(streams, pod, folder / BLOBS)
@@ -262,19 +258,6 @@ def _final_state(pod: str, config: Config, reader: LogReader) -> State:
 
 
 # --- both -----------------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def _streams(config: Config) -> AsyncIterator[Streams]:
-    """Connect to the servers of a configuration. Raises LogToolError."""
-    link = new_link(config.cluster, f"transfer{os.getpid()}")
-    try:
-        await asyncio.wait_for(link.connect(), _CONNECT_SECONDS)
-        yield Streams(link, config.cluster.replicas, config.log.retention)
-    except TimeoutError:
-        raise LogToolError(f"no NATS server answers at {config.cluster.shown_servers}") from None
-    finally:
-        await link.close()
 
 
 def _blobs(streams: Streams) -> BlobStream:

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import uuid6
 
 from mcpp.cli.extras import importing
-from mcpp_gateway import config as configuration
+from mcpp_gateway.cluster import local_cluster
 from mcpp_gateway.config import Config
 from mcpp_gateway.log_format import escape
 from mcpp_gateway.log_tools import export as exports
@@ -117,10 +117,7 @@ def _cluster(arguments: argparse.Namespace) -> Config | None:
         raise LogToolError("name either a folder, or a configuration with --config")
     if arguments.config is None:
         return None
-    config = configuration.load(arguments.config)
-    if config.log.kind != "jetstream":
-        kind = config.log.kind
-        raise LogToolError(f'{arguments.config}: log.kind is "{kind}", not "jetstream"')
+    config = local_cluster.load(arguments.config)
     if arguments.pod not in config.pods:
         names = ", ".join(config.pods)
         raise LogToolError(f"choose a pod of the configuration with --pod: {names}")

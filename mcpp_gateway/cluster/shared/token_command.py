@@ -1,19 +1,15 @@
 """The signed tokens of a cluster for `mcpp token`: every call connects and ends."""
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
-from mcpp_gateway.cluster.cluster_log import new_link
+from mcpp_gateway.cluster.cluster_log import command_streams
 from mcpp_gateway.cluster.shared.tokens import SharedTokens
-from mcpp_gateway.cluster.streams import Streams
 from mcpp_gateway.config import Config, ConfigError
 from mcpp_gateway.tokens.keys import KeySetError
 from mcpp_gateway.tokens.revocations import Revocation
 from mcpp_gateway.tokens.signing import IssuedToken
-
-_CONNECT_SECONDS: Final = 5.0
 
 T = TypeVar("T")
 
@@ -58,19 +54,13 @@ class ClusterTokens:
         return asyncio.run(self._use(use))
 
     async def _use(self, use: Callable[[SharedTokens], Awaitable[T]]) -> T:
-        section = self._config.cluster
-        link = new_link(section, f"tokens{os.getpid()}")
-        try:
-            await asyncio.wait_for(link.connect(), _CONNECT_SECONDS)
-            tokens = SharedTokens(link, Streams(link, section.replicas, self._config.log.retention))
-            await tokens.open(with_key=True)
-            return await use(tokens)
-        except TimeoutError:
-            raise ConfigError(f"no NATS server answers at {section.shown_servers}") from None
-        except KeySetError as error:
-            raise ConfigError(f"no signing key: {error}") from None
-        finally:
-            await link.close()
+        async with command_streams(self._config, "tokens") as streams:
+            tokens = SharedTokens(streams.link, streams)
+            try:
+                await tokens.open(with_key=True)
+                return await use(tokens)
+            except KeySetError as error:
+                raise ConfigError(f"no signing key: {error}") from None
 
 
 async def _issued(tokens: SharedTokens) -> list[IssuedToken]:

@@ -32,6 +32,8 @@ from mcpp_gateway.core.records import (
 )
 
 VERSION: Final = 1
+# A sequence number that no log reaches. A claim that says it was applied shows a loss (N-14).
+LOST: Final = 1 << 62
 
 _BATCH: Final = 0
 _CLAIM: Final = 1

@@ -18,10 +18,9 @@ from mcpp_gateway.cluster.nats_servers import NatsServers
 from mcpp_gateway.cluster.streams import Streams
 from mcpp_gateway.config import RetentionSection
 from mcpp_gateway.core.attachments import blob_table
-from tests.gateway.cluster.test_gateways import QUICK, configure, gateways, nats, url
+from tests.gateway.cluster.test_gateways import QUICK, configure, gateways, url
 from tests.gateway.sockets import token
 
-__all__ = ["nats"]
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 CONTENT = os.urandom(700_000)
 HASH = sha256(CONTENT).hexdigest()

@@ -1,8 +1,5 @@
 """Live text, loops and cards over two gateways with a real NATS server."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import anyio
 import pytest
 
@@ -12,24 +9,10 @@ from mcpp_gateway import config
 from mcpp_gateway.cluster.nats_servers import NatsServers
 from mcpp_gateway.config import Config
 from tests.gateway.cluster.test_gateways import gateways, url
-from tests.gateway.ports import free_ports
 from tests.gateway.sockets import token
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 QUICK = Options(backoff=lambda attempt: 0.02, keep_trying=True)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def nats(tmp_path: Path) -> Iterator[NatsServers]:
-    servers = NatsServers(tmp_path, 1, free_ports(2))
-    servers.start()
-    yield servers
-    servers.stop()
 
 
 def configure(nats: NatsServers) -> Config:

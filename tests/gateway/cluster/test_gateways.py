@@ -5,8 +5,8 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -15,6 +15,7 @@ import pytest
 
 import mcpp
 from mcpp import Options
+from mcpp.errors import JoinError, UnreachableError
 from mcpp_gateway import config
 from mcpp_gateway.cluster import cluster_log
 from mcpp_gateway.cluster.cluster_log import ClusterLog, new_link
@@ -33,22 +34,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 QUICK = Options(backoff=lambda attempt: 0.02, keep_trying=True)
 WITHOUT_REPEAT = Options(backoff=lambda attempt: 60.0)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def nats(tmp_path: Path) -> Iterator[NatsServers]:
-    servers = NatsServers(tmp_path, 1, free_ports(2))
-    servers.start()
-    yield servers
-    process = servers.processes[0]
-    if process is not None:
-        process.send_signal(signal.SIGCONT)
-    servers.stop()
 
 
 def configure(nats: NatsServers, *more: str, participants: str = "ab") -> Config:
@@ -146,6 +131,32 @@ async def test_a_client_resumes_at_another_gateway(nats: NatsServers) -> None:
             with anyio.fail_after(10):
                 found = [(await anext(b)).id for _ in missed]
             assert found == missed
+
+
+@pytest.mark.rule("P-12")
+async def test_a_gateway_that_does_not_know_a_participant_yet_does_not_end_its_client(
+    nats: NatsServers,
+) -> None:
+    """It has not read the new configuration; the participant is added to one after another."""
+    async with AsyncExitStack() as stack:
+        (reloaded,) = await stack.enter_async_context(gateways(configure(nats), 1))
+        await eventually(lambda: all(link.pod.is_leader for link in cluster_of(reloaded).links))
+        older_config = configure(nats, participants="a")
+        (older,) = await stack.enter_async_context(gateways(older_config, 1))
+        both = f"{url(reloaded)},{url(older)}"
+        async with mcpp.connect(both, token=token("b"), options=QUICK) as b:
+            await b.send("chat", 1)
+            await reloaded.drain()  # b finds only the one that refuses it
+            with pytest.raises(UnreachableError, match=f"{url(older)} refused with 401"):
+                async with mcpp.connect(both, token=token("b"), options=WITHOUT_REPEAT):
+                    raise AssertionError("it has joined")
+            older.reconfigure(configure(nats))
+            with anyio.fail_after(20):
+                await b.send("chat", 2)
+        with pytest.raises(JoinError) as caught:
+            async with mcpp.connect(f"{url(older)},{url(older)}", token=token("c"), options=QUICK):
+                raise AssertionError("it has joined")
+        assert caught.value.status == 401
 
 
 @pytest.mark.rule("N-08", "G-51")

@@ -2,11 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -27,25 +26,11 @@ from mcpp_gateway.core.cluster.pod import ClusterPod
 from mcpp_gateway.core.cluster.records import Claim, ClusterState, encode_record
 from mcpp_gateway.core.records import State
 from tests.gateway.cluster.test_gateways import configure
-from tests.gateway.ports import free_ports
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 NAMES = count()
 TERMS = count(100)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def nats(tmp_path: Path) -> Iterator[NatsServers]:
-    servers = NatsServers(tmp_path / "nats", 1, free_ports(2))
-    servers.start()
-    yield servers
-    servers.stop()
 
 
 def claim(term: int, *, applied: int = 0, gateway: str = "other") -> bytes:

@@ -24,7 +24,6 @@ from tests.gateway.cluster.test_gateways import (
     url,
 )
 from tests.gateway.durability.workload import MCPP
-from tests.gateway.ports import free_ports
 from tests.gateway.sockets import token
 from tests.gateway.tokens.issuer import LoopbackIssuer
 
@@ -32,19 +31,6 @@ OPERATOR = "the-token-of-the-operator"
 ADMIN = f'[admin]\ntoken = "{OPERATOR}"'
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def nats(tmp_path: Path) -> Iterator[NatsServers]:
-    servers = NatsServers(tmp_path, 1, free_ports(2))
-    servers.start()
-    yield servers
-    servers.stop()
 
 
 @pytest.fixture

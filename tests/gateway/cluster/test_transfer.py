@@ -2,7 +2,6 @@
 
 import asyncio
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -18,23 +17,9 @@ from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.storage.log_store import LogStoreError
 from tests.gateway.cluster.test_gateways import QUICK, configure, gateways, history, url
 from tests.gateway.durability.workload import MCPP
-from tests.gateway.ports import free_ports
 from tests.gateway.sockets import token
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def nats(tmp_path: Path) -> Iterator[NatsServers]:
-    servers = NatsServers(tmp_path / "nats", 1, free_ports(2))
-    servers.start()
-    yield servers
-    servers.stop()
 
 
 class Pods:
@@ -107,6 +92,12 @@ async def test_a_pod_moves_from_files_to_a_cluster_and_back(
     back, same = await pods.run("file.toml", 5)
     assert same == epoch
     assert back[:55] == found
+    # Into the cluster again: the copy of the stream before it shows no loss (N-14).
+    await pods.log("export", "data/demo", "--seal", "--output", "three.jsonl")
+    await pods.log("import", *cluster, "--replace", "--input", "three.jsonl")
+    at_last, same = await pods.run("cluster.toml", 5)
+    assert same == epoch
+    assert at_last[:60] == back
 
 
 @pytest.mark.rule("N-12", "G-16")

@@ -14,7 +14,7 @@ from mcpp_gateway.core.cluster.leading.forwarding import PendingCommands
 from mcpp_gateway.core.cluster.leading.leader import FindOwner, FindSettings, Leader
 from mcpp_gateway.core.cluster.leading.leadership import Silence, ranking
 from mcpp_gateway.core.cluster.messages import JOIN, Command, Forward, encode
-from mcpp_gateway.core.cluster.records import Claim, encode_record
+from mcpp_gateway.core.cluster.records import LOST, Claim, encode_record
 from mcpp_gateway.core.cluster.replica import Replica
 from mcpp_gateway.core.cluster.wire import ClusterOptions, Wire
 from mcpp_gateway.core.contexts.hops import Hops
@@ -89,6 +89,14 @@ class Delegation:
     def waiting_bytes(self) -> int:
         """The bytes of commands without an outcome."""
         return self.outgoing.waiting_bytes + _COMMAND_BYTES * len(self.outgoing)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether `step` has nothing to do, as long as the leader is heard of."""
+        leader = self.leader
+        waits = self.outgoing.queue or (leader is not None and leader.in_flight)
+        is_watched = self._unaware_beats or self._suspected_since is not None
+        return not waits and not is_watched
 
     # --- commands -------------------------------------------------------------------------------
 
@@ -211,8 +219,9 @@ class Delegation:
         Return the number of contexts that expired.
         """
         leader, expired = self._deciding, 0
-        for _ in range(_PORTIONS if leader is not None else 0):
-            assert leader is not None
+        if leader is None:
+            return 0
+        for _ in range(_PORTIONS):
             found = leader.expire(now)
             expired += found
             left = leader.end_absence(now, self._options.rejoin_seconds)
@@ -249,6 +258,15 @@ class Delegation:
         self._silence.end(gateway)
         if self._replica.fence.leader == gateway and self._may_claim(now):
             self._claim(self.gateway, now)
+
+    def claim_anew(self, now: float, *, after_loss: bool) -> None:
+        """Claim whichever gateway leads, at most once a second.
+
+        Without `after_loss`, to learn where the log ends: what is before the claim was applied
+        when it is. With it, to begin a new epoch: this gateway knows records that were lost (N-14).
+        """
+        if self.may_lead and now - self._claimed_at >= _CLAIM_SECONDS:
+            self._claim(self.gateway, now, after_loss=after_loss)
 
     def hear_beat(self, gateway: str, term: int | None) -> None:
         """Take note of a beat: the term in which its gateway leads this pod, if it does."""
@@ -369,11 +387,11 @@ class Delegation:
             return False
         return now - self._claimed_at >= _CLAIM_SECONDS
 
-    def _claim(self, gateway: str, now: float) -> None:
+    def _claim(self, gateway: str, now: float, *, after_loss: bool = False) -> None:
         self._claimed_at = now
         replica = self._replica
         epoch = replica.epoch or self._new_id()
-        time, applied = max(now, replica.time), replica.sequence
+        time, applied = max(now, replica.time), LOST if after_loss else replica.sequence
         claim = Claim(replica.fence.term + 1, gateway, time, epoch, applied=applied)
         self._wire.append(encode_record(claim))
 

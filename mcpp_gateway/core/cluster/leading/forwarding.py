@@ -108,7 +108,7 @@ class PendingCommands:
     @property
     def oldest_since(self) -> float | None:
         """Since when the oldest command waits."""
-        return next((each.since for each in self._commands()), None)
+        return self.queue[0].since if self.queue else None  # type: ignore[union-attr]
 
     def is_next(self, id: str) -> bool:
         """Return whether the oldest command is the text of an envelope."""

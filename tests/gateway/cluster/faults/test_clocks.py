@@ -69,11 +69,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class SteppedCluster(ClusterProcesses):
     """A cluster whose gateways have clocks that can be set."""
 

@@ -21,11 +21,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 Fault = Callable[[ClusterProcesses, Random], Awaitable[None]]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @asynccontextmanager
 async def cluster_under_load(cluster: ClusterProcesses) -> AsyncIterator[list[Witness]]:
     """Run a cluster with clients; when the block ends, let them finish and check what they saw."""

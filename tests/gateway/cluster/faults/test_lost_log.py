@@ -1,26 +1,28 @@
-"""A real cluster whose NATS server is put back to older files while gateways run."""
+"""A real cluster whose NATS server is put back to older files."""
 
 import shutil
 import signal
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 import mcpp
 from mcpp import Gap
+from mcpp_gateway.cluster.nats_servers import NatsServers
+from mcpp_gateway.config import Config
+from mcpp_gateway.edge.server import Gateway
 from tests.gateway.cluster.faults.processes import ClusterProcesses
+from tests.gateway.cluster.test_gateways import configure, eventually, gateways, url
 from tests.gateway.durability.workload import QUICK
 from tests.gateway.sockets import token
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 _EXIT_IO_ERROR = 74
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 async def texts_at(cluster: ClusterProcesses, number: int) -> list[str]:
@@ -78,3 +80,72 @@ async def test_a_log_that_lost_its_end_ends_its_gateways_and_has_a_new_epoch(
             assert found == ["kept", "unheard", "later"], number
     finally:
         await anyio.to_thread.run_sync(cluster.close)
+
+
+class OlderFiles:
+    """The files of a stopped NATS server, kept to be put back later."""
+
+    def __init__(self, nats: NatsServers, kept: Path) -> None:
+        self._nats, self._kept = nats, kept
+        self._exchange(lambda: shutil.copytree(nats.folder, kept))
+
+    def put_back(self) -> None:
+        def put_back() -> None:
+            shutil.rmtree(self._nats.folder)
+            shutil.move(self._kept, self._nats.folder)
+
+        self._exchange(put_back)
+
+    def _exchange(self, work: Callable[[], object]) -> None:
+        process = self._nats.processes[0]
+        assert process is not None
+        process.terminate()
+        process.wait()
+        work()
+        self._nats.start_one(0)
+        self._nats.wait(0)
+
+
+@pytest.mark.rule("G-16", "N-14")
+@pytest.mark.parametrize("grown_by", [0, 3, 30])
+async def test_a_gateway_that_starts_knows_by_its_copy_that_the_log_lost_its_end(
+    nats: NatsServers, tmp_path: Path, grown_by: int
+) -> None:
+    """Also where a gateway without a copy has let the log grow again, and goes on doing so."""
+    found = configure(nats)
+
+    def at(path: str) -> Config:
+        return replace(found, log=replace(found.log, path=str(tmp_path / path)))
+
+    async def send(gateway: Gateway, count: int) -> None:
+        async with mcpp.connect(url(gateway), token=token("a"), options=QUICK) as a:
+            for number in range(count):
+                await a.send("chat", f"text {number}")
+
+    async with gateways(at("one"), 1) as (only,):
+        await send(only, 5)
+    older = OlderFiles(nats, tmp_path / "older")
+    async with gateways(at("one"), 1) as (only,):
+        await send(only, 10)
+        epoch = only.pods["demo"].epoch
+    older.put_back()
+    async with AsyncExitStack() as stack:
+        if grown_by:
+            (other,) = await stack.enter_async_context(gateways(at("two"), 1))
+            await send(other, grown_by)
+            assert other.pods["demo"].epoch == epoch
+        (again,) = await stack.enter_async_context(gateways(at("one"), 1))
+        after = again.pods["demo"].epoch
+        assert after != epoch
+        if grown_by:
+            await eventually(lambda: other.pods["demo"].epoch == after)
+        await send(again, 1)
+    async with (
+        gateways(at("one"), 1) as (again,),
+        mcpp.connect(url(again), token=token("b"), last=999, options=QUICK) as b,
+    ):
+        assert again.pods["demo"].epoch == after  # once
+        chats = [
+            each for each in [await anext(b) for _ in range(b.replayed)] if each.kind == "chat"
+        ]
+        assert len(chats) == 5 + grown_by + 1

@@ -17,11 +17,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def partition(namespaces: Namespaces, witnesses: list[Witness], random: Random) -> None:
     """Cut some pairs for a while, then heal."""
     pairs = [

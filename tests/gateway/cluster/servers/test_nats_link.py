@@ -1,9 +1,8 @@
 """The connection to real NATS servers, through a proxy that breaks it in ways of its own."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 
 import anyio
 import pytest
@@ -12,22 +11,8 @@ from mcpp_gateway.cluster.nats_link import LinkError, NatsLink
 from mcpp_gateway.cluster.nats_servers import NatsServers
 from mcpp_gateway.cluster.streams import JetStreamError, Streams
 from mcpp_gateway.config import RetentionSection
-from tests.gateway.ports import free_ports
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def nats(tmp_path: Path) -> Iterator[NatsServers]:
-    servers = NatsServers(tmp_path, 1, free_ports(2))
-    servers.start()
-    yield servers
-    servers.stop()
 
 
 class Proxy:

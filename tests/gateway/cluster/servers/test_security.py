@@ -21,11 +21,6 @@ from tests.gateway.sockets import token
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class SecuredServers(NatsServers):
     """A server with more lines in its configuration."""
 

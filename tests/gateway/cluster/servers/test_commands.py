@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from mcpp_gateway.cluster import commands
+from mcpp_gateway.config import parse
+from mcpp_gateway.core.cluster.messages import Beat, PodBeat
 from tests.gateway.cluster.faults.processes import ClusterProcesses
 from tests.gateway.durability.workload import MCPP
 from tests.gateway.ports import are_free, free_port
@@ -119,6 +122,9 @@ def test_a_local_cluster_shows_its_gateways_and_leaders(folder: Path) -> None:
         pytest.fail(found.stdout + found.stderr)
     sent = subprocess.run([MCPP, "send", "hello"], cwd=folder, capture_output=True, text=True)
     assert sent.returncode == 0, sent.stderr
+    command = [MCPP, "log", "export", "--config", ".mcpp/pod.toml", "--pod", "local"]
+    found = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert "hello" in found.stdout, found.stderr
     command = [MCPP, "token", "ada", "--expires", "1h"]
     signed = subprocess.run(command, cwd=folder, capture_output=True, text=True).stdout.strip()
     for line in gateways:
@@ -165,5 +171,30 @@ def test_a_cluster_that_cannot_be_reached_is_reported_in_one_line(tmp_path: Path
         [MCPP, "cluster", "--config", str(config)], capture_output=True, text=True
     )
     assert found.returncode == 2
-    assert "no NATS server answers" in found.stderr.splitlines()[-1]
-    assert "password" not in found.stderr
+    (line,) = found.stderr.splitlines()
+    assert "no NATS server answers" in line
+    assert "password" not in line
+
+
+def test_a_local_pod_that_is_no_cluster_is_not_asked(tmp_path: Path) -> None:
+    (tmp_path / ".mcpp").mkdir()
+    text = "[pods.local.participants.a]\ntoken = 'a-long-token-1'\n"
+    (tmp_path / ".mcpp/pod.toml").write_text(text)
+    found = subprocess.run([MCPP, "cluster"], cwd=tmp_path, capture_output=True, text=True)
+    assert found.returncode == 2
+    assert "mcpp up --cluster 3" in found.stderr
+
+
+def test_of_two_gateways_that_say_so_the_one_with_the_higher_term_leads(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The other one was replaced, and does not know it yet."""
+    text = '[log]\nkind = "jetstream"\n[cluster]\nservers = ["nats://a"]\n'
+    config = parse(text + '[pods."a.b".participants.a]\ntoken = "a-long-token-1"\n', {})
+    beats = [
+        Beat("g1", {"a%b": PodBeat(7, 90)}, address="1.1.1.1:1"),
+        Beat("g2", {"a%b": PodBeat(6, 80)}, address="2.2.2.2:2"),
+    ]
+    assert commands._print(config, commands._Overview(beats, {})) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("a.b")]
+    assert line.split()[1:] == ["1.1.1.1:1", "7", "90", "unknown"]
