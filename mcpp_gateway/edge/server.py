@@ -116,7 +116,12 @@ class Gateway:
         self._ping_round = 0
         self._outboxes = Outboxes(loop)
         self._expiring: set[PodCore] = set()  # those with more expired contexts than one tick holds
-        self.leases = Leases(loop, lambda: self.hub.clock(), lambda: self.wall_clock())
+        self.leases = Leases(
+            loop,
+            lambda: self.hub.clock(),
+            lambda: self.wall_clock(),
+            lambda identity: self.pods[identity[0]].members.granted(identity[1]),
+        )
         self._drained = asyncio.Event()
         self._committed = asyncio.Event()
 
@@ -140,7 +145,8 @@ class Gateway:
         except BlobStoreError as error:
             await self._close_logs()
             raise ConfigError(f"log.path: the blobs cannot be read: {error}") from None
-        except ConfigError:
+        except (ConfigError, asyncio.CancelledError):
+            await self._listener.close()
             await self._close_logs()
             raise
 
@@ -225,8 +231,7 @@ class Gateway:
         self.leases.add(connection, admission)
         pod, grant = self.pods[admission.pod], admission.grant
         if grant is not None:
-            effects = pod.admit(grant.settings, grant.issuer, grant.until, self.hub.clock())
-            self.hub.perform_all(effects)
+            self.hub.perform_all(pod.admit(grant, self.hub.clock()))
         connection.peer = self.hub.join(
             pod,
             admission.participant,
@@ -257,7 +262,7 @@ class Gateway:
         for name, changed in self.pods.items():
             self.hub.perform_all(changed.reconfigure(config.pods.get(name, ()), now))
             self.hub.announce_later(changed)
-            changed.admits_signed = config.admits_signed
+            changed.issuers = config.issuer_names
             if changed.limits != config.limits_of(name):
                 changed.change_limits(config.limits_of(name), now)
         self._change_issuers(config, tokens)
@@ -363,14 +368,14 @@ class Gateway:
 
     def _new_pod(self, name: str, config: Config) -> PodCore:
         settings, limits = config.pods[name], config.limits_of(name)
-        signed = config.admits_signed
+        issuers = config.issuer_names
         if self.logs is not None:
-            return self.logs.open_pod(name, settings, limits, admits_signed=signed)
+            return self.logs.open_pod(name, settings, limits, issuers=issuers)
         if self.cluster is not None:
             pod: PodCore = self.cluster.open_pod(name, settings, limits)
         else:
             pod = PodCore(name, settings, limits, new_id=lambda: str(uuid6.uuid7()))
-        pod.admits_signed = signed
+        pod.issuers = issuers
         return pod
 
     def _open_logs(self) -> LogStore | None:
@@ -532,6 +537,7 @@ class Gateway:
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._run_housekeeping)
         for pod in self.pods.values():
             self._tick(pod)
+            pod.forget_owners(self.hub.clock(), self.wall_clock())
             self.blobs.check(pod)
         if self.logs is not None:
             self.logs.check()
