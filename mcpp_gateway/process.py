@@ -170,6 +170,7 @@ class _Process:
             self._upgrade = self._loop.create_task(self._hand_over())
 
     async def _hand_over(self) -> Successor | None:
+        self.gateway.prepare_stop()  # while the next process starts
         successor = await start_successor(self.gateway.sockets)
         if successor is None:
             self._upgrade = None

@@ -279,6 +279,11 @@ class Gateway:
         """What the port serves new connections with; None without TLS."""
         return self._listener.certificate
 
+    def prepare_stop(self) -> None:
+        """Make the next start short: it reads the logs before clients can resume."""
+        if self.logs is not None:
+            self.logs.prepare_stop()
+
     async def drain(self, *, handing_over: bool = False) -> None:
         """Refuse new connections, flush, close all connections, and close the port (G-42).
 
@@ -292,6 +297,7 @@ class Gateway:
         for pod in self.pods.values():
             pod.stopping = True
         await self._commit_logs()
+        self.prepare_stop()
         if self.cluster is not None:
             await self.cluster.hand_over()
         self.hub.flush()
