@@ -32,7 +32,7 @@ from mcpp_gateway.core.effects import DRAINING, ReadHistory
 from mcpp_gateway.core.pod import PodCore
 from mcpp_gateway.edge.admission import Admission, AdmissionControl, Denial, Headers, Waiting
 from mcpp_gateway.edge.admission.leases import Leases
-from mcpp_gateway.edge.admission.sign_in import CODE_BYTES, SessionTokens
+from mcpp_gateway.edge.admission.sign_in import CODE_BYTES, Identity, SessionTokens
 from mcpp_gateway.edge.connection import ServerConnection
 from mcpp_gateway.edge.hub import Hub
 from mcpp_gateway.edge.listener import Listener
@@ -41,6 +41,7 @@ from mcpp_gateway.edge.peer import Peer
 from mcpp_gateway.edge.read_quota import ReadQuota
 from mcpp_gateway.edge.session_log import log_session
 from mcpp_gateway.edge.web.mcp_service import McpService
+from mcpp_gateway.edge.web.requests import HttpRequest
 from mcpp_gateway.prompts.service import PromptService
 from mcpp_gateway.storage.log_store import LogStore
 
@@ -53,6 +54,9 @@ logger = logging.getLogger("mcpp.gateway")
 
 _HOUSEKEEPING_SECONDS: Final = 1.0
 _EXPIRY_SECONDS: Final = 0.05  # between the ticks of a pod in which many contexts expire together
+_STOPPING: Final = Denial(
+    503, "the gateway is shutting down; try again soon", retry_after_seconds=1
+)
 _NO_SPACE: Final = "the gateway has no space left on its disk"
 _OUT_OF_REACH: Final = "the cluster's log is out of reach; try another gateway"
 _EXIT_IO_ERROR: Final = 74  # EX_IOERR of sysexits.h
@@ -170,8 +174,7 @@ class Gateway:
     ) -> "Admission | Denial | asyncio.Task[Admission | Denial]":
         """Decide on a request to join; a task if the keys of its token's issuer are being read."""
         if self.draining:
-            reason = "the gateway is shutting down; try again soon"
-            return Denial(503, reason, retry_after_seconds=1)
+            return _STOPPING
         decision = self.admission.admit(query, headers, address, self.hub.clock())
         if isinstance(decision, Waiting):
             return self.loop.create_task(self._admit_later(query, headers, address, decision))
@@ -182,10 +185,18 @@ class Gateway:
     ) -> Admission | Denial:
         await asyncio.wait([waiting.refresh], timeout=_KEYS_SECONDS)
         if self.draining:
-            return Denial(503, "the gateway is shutting down; try again soon")
+            return _STOPPING
         decision = self.admission.admit(query, headers, address, self.hub.clock(), waiting)
         assert not isinstance(decision, Waiting), "keys are not read twice for one request"
         return self._check_pod(decision) if isinstance(decision, Admission) else decision
+
+    def recognise(self, request: HttpRequest) -> Identity | Denial:
+        """Return the pod and the participant of a request that does not join."""
+        if self.draining:
+            return _STOPPING
+        return self.admission.recognise(
+            request.headers, request.address, self.hub.clock(), request.pod
+        )
 
     def _check_pod(self, admission: Admission) -> Admission | Denial:
         """Return the admission, or why the pod has no room for it."""

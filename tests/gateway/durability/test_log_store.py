@@ -300,4 +300,5 @@ async def test_a_start_after_an_orderly_stop_has_little_to_read(tmp_path: Path) 
     async with durable.join("alice", after="m0") as (alice, welcome):
         assert welcome["resumed"]
         found = await receive_until(alice, "m29")
-        assert [each["id"] for each in found if each["kind"] == "chat"] == [f"m{number}" for number in range(1, 30)]
+        heard = [each["id"] for each in found if each["kind"] == "chat"]
+        assert heard == [f"m{number}" for number in range(1, 30)]

@@ -127,6 +127,12 @@ async def test_a_token_for_several_pods_needs_the_name_of_one(issuer: LoopbackIs
         assert await status(gateway, token, "pod=lab") == 101
         assert await status(gateway, issuer.sign("ada", pod="lab"), "pod=demo") == 403
         assert await status(gateway, issuer.sign("ada", pod="none"), "") == 403
+        async with joined(gateway, token, "pod=lab"):
+            for path in ("/prompt?viewer=ada", "/session?", f"/blob/{'0' * 64}?"):
+                assert await http_status(gateway, token, f"GET {path}") == 400
+                found = 404 if path.startswith("/blob") else 200
+                assert await http_status(gateway, token, f"GET {path}&pod=lab") == found
+                assert await http_status(gateway, token, f"GET {path}&pod=none") == 403
 
 
 @pytest.mark.rule("S-04")
