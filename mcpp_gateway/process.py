@@ -81,9 +81,10 @@ class _Process:
 
     async def listen(self, config: Config, certificate: ssl.SSLContext | None) -> None:
         """Open the logs and the port."""
-        self.gateway = self._create(config)
-        await self.gateway.listen(self._sockets, certificate)
-        self.gateway.on_drain_request = self._stop.set
+        gateway = self._create(config)
+        await gateway.listen(self._sockets, certificate)
+        gateway.on_drain_request = self._stop.set
+        self.gateway = gateway  # until now, signals find the one before, which is draining
 
     def handle_signals(self) -> None:
         """Stop, reload and hand over on signals from now on."""
@@ -122,8 +123,19 @@ class _Process:
         if successor is None or await self._is_replaced(successor):
             return False
         self._upgrade = None
-        await self.listen(gateway.config, certificate)
-        return True
+        return await self._listen_again(gateway.config, certificate)
+
+    async def _listen_again(self, config: Config, certificate: ssl.SSLContext | None) -> bool:
+        """Open the logs and the port once more; return False if a signal came before that."""
+        listening = self._loop.create_task(self.listen(config, certificate))
+        stopping = self._loop.create_task(self._stop.wait())
+        await asyncio.wait((listening, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not listening.done():
+            listening.cancel()
+        with suppress(asyncio.CancelledError):
+            await listening
+        return not listening.cancelled()
 
     def _successor(self) -> Successor | None:
         """Return the process that takes over; one that is not ready yet does not."""
@@ -154,10 +166,11 @@ class _Process:
             _reload(self.gateway, self._reload)
 
     def _on_upgrade(self) -> None:
-        if self._upgrade is None:
+        if self._upgrade is None and not self.gateway.draining:
             self._upgrade = self._loop.create_task(self._hand_over())
 
     async def _hand_over(self) -> Successor | None:
+        self.gateway.prepare_stop()  # while the next process starts
         successor = await start_successor(self.gateway.sockets)
         if successor is None:
             self._upgrade = None

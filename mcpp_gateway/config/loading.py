@@ -20,7 +20,7 @@ from mcpp_gateway.config.checks import (
 )
 from mcpp_gateway.config.environment import mentioned_key, override, place_of
 from mcpp_gateway.config.errors import BadKeyError, ConfigError
-from mcpp_gateway.config.issuers import IssuerSettings, read_issuer
+from mcpp_gateway.config.issuers import OWN_ISSUER, IssuerSettings, read_issuer
 from mcpp_gateway.config.participants import (
     TOKEN_FORMS,
     digest,
@@ -71,6 +71,12 @@ class Config(msgspec.Struct, frozen=True):
     def admits_signed(self) -> bool:
         """Whether signed tokens may admit participants that are not configured."""
         return bool(self.issuers) or self.has_own_tokens
+
+    @property
+    def issuer_names(self) -> frozenset[str]:
+        """The issuers whose tokens are accepted, with the gateway itself if it is one."""
+        own = {OWN_ISSUER} if self.has_own_tokens else ()
+        return frozenset([*own, *(each.name for each in self.issuers)])
 
     @property
     def has_own_tokens(self) -> bool:

@@ -8,7 +8,7 @@ must not leave before that, and `Router` chooses the recipients. How participant
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from mcpp import kinds
@@ -37,12 +37,13 @@ from mcpp_gateway.core.effects import (
 from mcpp_gateway.core.gate import Gate
 from mcpp_gateway.core.history.pages import MemorySource
 from mcpp_gateway.core.joining.cards import Cards, replay_card
+from mcpp_gateway.core.joining.grants import GrantedSettings
 from mcpp_gateway.core.joining.members import Members
 from mcpp_gateway.core.joining.openings import Openings
 from mcpp_gateway.core.joining.presence import PresenceQueue
 from mcpp_gateway.core.journal import Journal, MemoryJournal
 from mcpp_gateway.core.limits import PodLimits
-from mcpp_gateway.core.records import Batch, LogEntry, Origin, State
+from mcpp_gateway.core.records import Batch, LogEntry, Origin, OwnerState, State
 from mcpp_gateway.core.refusals import Refusal
 from mcpp_gateway.core.requests.answers import Answer, Answers
 from mcpp_gateway.core.requests.cards import CardRequests, NewCard, card_refusal
@@ -65,7 +66,7 @@ class PodCore:
         *,
         new_id: Callable[[], str],
         journal: Journal | None = None,
-        admits_signed: bool = False,
+        issuers: Collection[str] = (),
     ) -> None:
         self.name = name
         self.epoch = new_id()
@@ -78,7 +79,7 @@ class PodCore:
         self.tree.caps = self.members.caps()
         self.expired = 0
         self.origin: Origin | None = None  # of a fork
-        self.admits_signed = admits_signed  # whether participants need not be configured
+        self.issuers = issuers  # whose signed tokens name participants that are not configured
         self.stopping = False  # no presence is logged: after a restart the members are present
         self._new_id = new_id
         self._presence = PresenceQueue()
@@ -150,6 +151,7 @@ class PodCore:
         self.tree.restore(state.live, state.dormant)
         self.members.cards = Cards(state.cards)
         self.blobs.restore(state)
+        self._restore_owners(state.owners)
         present = dict.fromkeys(state.present)
         for batch in batches:
             for position, entry in enumerate(batch.entries, batch.position):
@@ -160,7 +162,7 @@ class PodCore:
         self.members.drop_unknown_cards()
         for id in present:
             # A participant with a signed token is known again when it comes back.
-            may_return = self.admits_signed or self.members.settings(id) is not None
+            may_return = self.issuers or self.members.settings(id) is not None
             self.members.add(id).rejoin_until = rejoin_until if may_return else 0.0
 
     def snapshot(
@@ -187,6 +189,7 @@ class PodCore:
             self.origin,
             self.members.cards.snapshot(),
             *self.blobs.snapshot(),
+            self.members.owners(),
         )
 
     # --- joining and leaving --------------------------------------------------------------------
@@ -262,7 +265,7 @@ class PodCore:
                 effects += self.revoke(id, now)  # it is configured now: with another token
             elif found is not None:
                 effects += self._update(member, found)
-            elif member.sessions or not self.admits_signed:
+            elif member.sessions or not self.issuers:
                 effects += self.revoke(id, now)
         return effects
 
@@ -276,16 +279,19 @@ class PodCore:
         self._delivery.outbox_bytes = self.answers.outbox_bytes = limits.outbox_bytes
         self.history.change_outbox(limits.outbox_bytes)
 
-    def admit(
-        self, settings: ParticipantSettings, issuer: str, until: float, now: float
-    ) -> list[Effect]:
+    def admit(self, granted: GrantedSettings, now: float) -> list[Effect]:
         """Let a participant join that a signed token names, or change what it may do (S-01)."""
-        self.members.grant(settings, issuer, until, now)
+        settings = granted.settings
+        self.members.grant(granted, now)
         self.tree.caps = self.members.caps()
         if settings.person:
             self._limit_hops()
         member = self.members.present.get(settings.id)
         return [] if member is None else self._update(member, settings)
+
+    def forget_owners(self, now: float, wall_time: float) -> None:
+        """Forget participants whose signed tokens have expired by the system's clock (S-01)."""
+        self.members.forget_owners(now, wall_time, self.issuers)
 
     def revoke(self, participant: str, now: float) -> list[Effect]:
         """Close every session of a participant with a final code."""
@@ -348,7 +354,6 @@ class PodCore:
         if not self.journal.accepting:
             return self._announce_if_due(now)
         effects = self._expire(now)
-        self.members.forget_granted(now)
         for member in list(self.members.present.values()):
             if member.rejoin_until is not None and member.rejoin_until <= now:
                 self._remove_member(member, now)
@@ -454,7 +459,8 @@ class PodCore:
         for events in self._presence.take(now):
             about = tuple(member.settings.id for _, member in events)
             payload = system_envelopes.presence(events)
-            effects += self._broadcast(kinds.PRESENCE, payload, now, about=about)
+            owners = self.members.owners(about)
+            effects += self._broadcast(kinds.PRESENCE, payload, now, about=about, owners=owners)
         self._presence.set_announced(self.journal.end)
         return effects
 
@@ -538,11 +544,14 @@ class PodCore:
         about: tuple[str, ...] = (),
         contexts: tuple[Lineage, ...] = (),
         card: bytes = b"",
+        owners: tuple[OwnerState, ...] = (),
     ) -> list[Effect]:
         id = self._new_id()
         text = system_envelopes.system(id, kind, payload, now)
         to = () if card else None
-        entry = LogEntry(id, GATEWAY, to, kind, None, text, about, contexts, now, card=card)
+        entry = LogEntry(
+            id, GATEWAY, to, kind, None, text, about, contexts, now, card=card, owners=owners
+        )
         return self._append(entry)
 
     def _append(self, entry: LogEntry) -> list[Effect]:
@@ -568,11 +577,16 @@ class PodCore:
             )
         ]
 
+    def _restore_owners(self, owners: Iterable[OwnerState]) -> None:
+        """Take from the log which issuers use which names, but for issuers that are gone (S-04)."""
+        self.members.restore_owners(each for each in owners if each.issuer in self.issuers)
+
     def _replay(self, entry: LogEntry, time: float, present: dict[str, None]) -> None:
         if entry.kind != kinds.PRESENCE or entry.sender != GATEWAY or not entry.about:
             replay(self.tree, entry, time)
             replay_card(self.members.cards, entry)
             return
+        self._restore_owners(entry.owners)
         for presence in decode(entry.text).payload_as(Presence).each():
             if presence.event == "join":
                 present[presence.participant.id] = None

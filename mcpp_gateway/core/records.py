@@ -24,6 +24,14 @@ _ContextRow: TypeAlias = tuple[str, str | None, tuple[str, ...]]  # id, type, an
 _ENCODED_AT_ONCE: Final = 500  # a fraction of a millisecond
 
 
+class OwnerState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The issuer whose token named a participant, and when the last such token expires (S-04)."""
+
+    participant: str
+    issuer: str
+    until: float
+
+
 # gc=False: entries hold no cycles, and a hundred thousand of them need not be visited.
 class LogEntry(msgspec.Struct, frozen=True, gc=False):
     """An envelope as the log keeps it: the sender's own text, and what filters ask about."""
@@ -46,6 +54,7 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
     card: bytes = b""
     attachments: tuple[str, ...] = ()  # the hashes of the blobs that the envelope names
     private: tuple[str, ...] = ()  # those of them that are only for its addressees
+    owners: tuple[OwnerState, ...] = ()  # of the participants of a presence with signed tokens
 
     @property
     def public_attachments(self) -> tuple[str, ...]:
@@ -181,6 +190,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     cards: tuple[CardState, ...] = ()
     named: tuple[NamedState, ...] = ()
     named_privately: tuple[NamedState, ...] = ()
+    owners: tuple[OwnerState, ...] = ()
 
     @property
     def is_fork_beginning(self) -> bool:
@@ -201,6 +211,7 @@ class _EntryRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     card: bytes = b""
     attachments: tuple[str, ...] = ()
     private: tuple[str, ...] = ()
+    owners: tuple[OwnerState, ...] = ()
 
 
 class _BatchRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -287,6 +298,8 @@ def _row(entry: LogEntry) -> tuple[Any, ...]:
         return row
     contexts = [(each.id, each.type, each.ancestors) for each in entry.contexts]
     about = entry.about if len(entry.about) > 1 else entry.about[0] if entry.about else None
+    if entry.owners:
+        return (*row, about, contexts, entry.erased, b"", (), (), entry.owners)
     if entry.card:
         return (*row, about, contexts, entry.erased, entry.card)
     return (*row, about, contexts, True) if entry.erased else (*row, about, contexts)
@@ -308,4 +321,5 @@ def _entry(found: _EntryRow, time: float) -> LogEntry:
         found.card,
         found.attachments,
         found.private,
+        found.owners,
     )

@@ -220,6 +220,11 @@ class ServerConnection(asyncio.Protocol):
                 self._transport.pause_reading()
 
     @property
+    def has_joined(self) -> bool:
+        """Whether its pod has let it join; in a cluster, the log decides on that."""
+        return self.peer is not None and self.peer.session.joined > 0.0
+
+    @property
     def waiting_bytes(self) -> int:
         """How many written bytes the socket has not accepted yet."""
         return self._transport.get_write_buffer_size()

@@ -32,7 +32,7 @@ from mcpp_gateway.core.effects import DRAINING, ReadHistory
 from mcpp_gateway.core.pod import PodCore
 from mcpp_gateway.edge.admission import Admission, AdmissionControl, Denial, Headers, Waiting
 from mcpp_gateway.edge.admission.leases import Leases
-from mcpp_gateway.edge.admission.sign_in import CODE_BYTES, SessionTokens
+from mcpp_gateway.edge.admission.sign_in import CODE_BYTES, Identity, SessionTokens
 from mcpp_gateway.edge.connection import ServerConnection
 from mcpp_gateway.edge.hub import Hub
 from mcpp_gateway.edge.listener import Listener
@@ -41,6 +41,7 @@ from mcpp_gateway.edge.peer import Peer
 from mcpp_gateway.edge.read_quota import ReadQuota
 from mcpp_gateway.edge.session_log import log_session
 from mcpp_gateway.edge.web.mcp_service import McpService
+from mcpp_gateway.edge.web.requests import HttpRequest
 from mcpp_gateway.prompts.service import PromptService
 from mcpp_gateway.storage.log_store import LogStore
 
@@ -53,6 +54,9 @@ logger = logging.getLogger("mcpp.gateway")
 
 _HOUSEKEEPING_SECONDS: Final = 1.0
 _EXPIRY_SECONDS: Final = 0.05  # between the ticks of a pod in which many contexts expire together
+_STOPPING: Final = Denial(
+    503, "the gateway is shutting down; try again soon", retry_after_seconds=1
+)
 _NO_SPACE: Final = "the gateway has no space left on its disk"
 _OUT_OF_REACH: Final = "the cluster's log is out of reach; try another gateway"
 _EXIT_IO_ERROR: Final = 74  # EX_IOERR of sysexits.h
@@ -116,7 +120,12 @@ class Gateway:
         self._ping_round = 0
         self._outboxes = Outboxes(loop)
         self._expiring: set[PodCore] = set()  # those with more expired contexts than one tick holds
-        self.leases = Leases(loop, lambda: self.hub.clock(), lambda: self.wall_clock())
+        self.leases = Leases(
+            loop,
+            lambda: self.hub.clock(),
+            lambda: self.wall_clock(),
+            lambda identity: self.pods[identity[0]].members.granted(identity[1]),
+        )
         self._drained = asyncio.Event()
         self._committed = asyncio.Event()
 
@@ -140,7 +149,8 @@ class Gateway:
         except BlobStoreError as error:
             await self._close_logs()
             raise ConfigError(f"log.path: the blobs cannot be read: {error}") from None
-        except ConfigError:
+        except (ConfigError, asyncio.CancelledError):
+            await self._listener.close()
             await self._close_logs()
             raise
 
@@ -164,8 +174,7 @@ class Gateway:
     ) -> "Admission | Denial | asyncio.Task[Admission | Denial]":
         """Decide on a request to join; a task if the keys of its token's issuer are being read."""
         if self.draining:
-            reason = "the gateway is shutting down; try again soon"
-            return Denial(503, reason, retry_after_seconds=1)
+            return _STOPPING
         decision = self.admission.admit(query, headers, address, self.hub.clock())
         if isinstance(decision, Waiting):
             return self.loop.create_task(self._admit_later(query, headers, address, decision))
@@ -176,10 +185,18 @@ class Gateway:
     ) -> Admission | Denial:
         await asyncio.wait([waiting.refresh], timeout=_KEYS_SECONDS)
         if self.draining:
-            return Denial(503, "the gateway is shutting down; try again soon")
+            return _STOPPING
         decision = self.admission.admit(query, headers, address, self.hub.clock(), waiting)
         assert not isinstance(decision, Waiting), "keys are not read twice for one request"
         return self._check_pod(decision) if isinstance(decision, Admission) else decision
+
+    def recognise(self, request: HttpRequest) -> Identity | Denial:
+        """Return the pod and the participant of a request that does not join."""
+        if self.draining:
+            return _STOPPING
+        return self.admission.recognise(
+            request.headers, request.address, self.hub.clock(), request.pod
+        )
 
     def _check_pod(self, admission: Admission) -> Admission | Denial:
         """Return the admission, or why the pod has no room for it."""
@@ -225,8 +242,7 @@ class Gateway:
         self.leases.add(connection, admission)
         pod, grant = self.pods[admission.pod], admission.grant
         if grant is not None:
-            effects = pod.admit(grant.settings, grant.issuer, grant.until, self.hub.clock())
-            self.hub.perform_all(effects)
+            self.hub.perform_all(pod.admit(grant, self.hub.clock()))
         connection.peer = self.hub.join(
             pod,
             admission.participant,
@@ -257,7 +273,7 @@ class Gateway:
         for name, changed in self.pods.items():
             self.hub.perform_all(changed.reconfigure(config.pods.get(name, ()), now))
             self.hub.announce_later(changed)
-            changed.admits_signed = config.admits_signed
+            changed.issuers = config.issuer_names
             if changed.limits != config.limits_of(name):
                 changed.change_limits(config.limits_of(name), now)
         self._change_issuers(config, tokens)
@@ -274,6 +290,11 @@ class Gateway:
         """What the port serves new connections with; None without TLS."""
         return self._listener.certificate
 
+    def prepare_stop(self) -> None:
+        """Make the next start short: it reads the logs before clients can resume."""
+        if self.logs is not None:
+            self.logs.prepare_stop()
+
     async def drain(self, *, handing_over: bool = False) -> None:
         """Refuse new connections, flush, close all connections, and close the port (G-42).
 
@@ -287,6 +308,7 @@ class Gateway:
         for pod in self.pods.values():
             pod.stopping = True
         await self._commit_logs()
+        self.prepare_stop()
         if self.cluster is not None:
             await self.cluster.hand_over()
         self.hub.flush()
@@ -363,14 +385,14 @@ class Gateway:
 
     def _new_pod(self, name: str, config: Config) -> PodCore:
         settings, limits = config.pods[name], config.limits_of(name)
-        signed = config.admits_signed
+        issuers = config.issuer_names
         if self.logs is not None:
-            return self.logs.open_pod(name, settings, limits, admits_signed=signed)
+            return self.logs.open_pod(name, settings, limits, issuers=issuers)
         if self.cluster is not None:
             pod: PodCore = self.cluster.open_pod(name, settings, limits)
         else:
             pod = PodCore(name, settings, limits, new_id=lambda: str(uuid6.uuid7()))
-        pod.admits_signed = signed
+        pod.issuers = issuers
         return pod
 
     def _open_logs(self) -> LogStore | None:
@@ -532,6 +554,7 @@ class Gateway:
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._run_housekeeping)
         for pod in self.pods.values():
             self._tick(pod)
+            pod.forget_owners(self.hub.clock(), self.wall_clock())
             self.blobs.check(pod)
         if self.logs is not None:
             self.logs.check()

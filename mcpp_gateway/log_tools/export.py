@@ -18,6 +18,7 @@ from mcpp.protocol.contexts import Lineage
 from mcpp_gateway.core.records import (
     Batch,
     LogEntry,
+    OwnerState,
     State,
     decode_batch,
     decode_state,
@@ -88,6 +89,7 @@ class ExportedEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
     erased: bool = False
     attachments: tuple[str, ...] = ()  # hashes of blobs, which are in a folder of their own
     private: tuple[str, ...] = ()  # those of them that are only for the addressees
+    owners: tuple[OwnerState, ...] = ()  # issuers of the participants of a presence
 
 
 _encode = msgspec.json.Encoder().encode
@@ -204,6 +206,7 @@ def _exported(batch: Batch) -> Iterator[ExportedEntry]:
             erased=entry.erased,
             attachments=entry.attachments,
             private=entry.private,
+            owners=entry.owners,
         )
 
 
@@ -336,6 +339,7 @@ class _Importer:
                 erased=entry.erased,
                 attachments=entry.attachments,
                 private=entry.private,
+                owners=entry.owners,
             )
         )
 

@@ -24,6 +24,7 @@ from mcpp_gateway.storage.segments import BATCH, STATE, NewRecord
 _ENTRY_BYTES: Final = 512
 # Where there is no space for a new segment, the old one goes on; a state is not made for nothing.
 _ROLL_RETRY_SECONDS: Final = 10.0
+_MUCH_TO_READ_BYTES: Final = 1 << 20  # about 20 ms of recovery
 
 
 class _Job(NamedTuple):
@@ -159,6 +160,12 @@ class GroupWriter:
             self._roll_due = False
             jobs.append(_Job(self._snapshot(self._index)))
         self._submit(jobs)
+
+    def prepare_stop(self) -> None:
+        """Begin a new segment, if the next start would have much to read without one (L-29)."""
+        if self._log.batch_bytes > _MUCH_TO_READ_BYTES:
+            self._seal()
+            self._submit([_Job(self._snapshot(self._index))])
 
     def stop(self) -> None:
         """Write what waits and the seal of an orderly stop. Blocks until both are synced."""

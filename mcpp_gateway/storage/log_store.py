@@ -6,7 +6,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,11 +105,11 @@ class LogStore:
         settings: Iterable[ParticipantSettings],
         limits: PodLimits,
         *,
-        admits_signed: bool = False,
+        issuers: Collection[str] = (),
     ) -> PodCore:
         """Open a pod's log and return the pod as its log describes it."""
         try:
-            return self._open(name, settings, limits, admits_signed)
+            return self._open(name, settings, limits, issuers)
         except DamagedError as error:
             raise LogStoreError(
                 f"the log of pod {name!r} is damaged, {error}; `mcpp log verify` tells more"
@@ -156,6 +156,11 @@ class LogStore:
             each.writer.check()
             each.space.check(now, accepting=each.writer.accepting)
 
+    def prepare_stop(self) -> None:
+        """Let the next start have little to read: states are written where much has come since."""
+        for each in self._pods.values():
+            each.writer.prepare_stop()
+
     def close(self) -> None:
         """Write and sync what waits, and release the folder. Blocks."""
         self._history.close()
@@ -174,7 +179,7 @@ class LogStore:
         name: str,
         settings: Iterable[ParticipantSettings],
         limits: PodLimits,
-        admits_signed: bool,
+        issuers: Collection[str],
     ) -> PodCore:
         section = self._section
         seal = self._path / name / SEALED
@@ -205,7 +210,7 @@ class LogStore:
             limits,
             new_id=lambda: str(uuid6.uuid7()),
             journal=journal,
-            admits_signed=admits_signed,
+            issuers=issuers,
         )
         last = batches[-1] if batches else None
         if state is not None:

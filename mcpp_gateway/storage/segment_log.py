@@ -149,8 +149,12 @@ class SegmentLog:
         What counts are the batches behind its state, and at least as much as the state takes: a
         large state would otherwise be followed by another one after every batch.
         """
-        batch_bytes = self._offset - self._state_end
-        return batch_bytes >= max(self._options.segment_bytes, self._state_end)
+        return self.batch_bytes >= max(self._options.segment_bytes, self._state_end)
+
+    @property
+    def batch_bytes(self) -> int:
+        """The length of the batches behind the newest state, which recovery has to read."""
+        return self._offset - self._state_end
 
     @property
     def newest_created(self) -> float:

@@ -18,6 +18,7 @@ from mcpp.protocol.globs import compile_glob
 from mcpp_gateway.config.checks import check_participant_limits
 from mcpp_gateway.config.errors import BadKeyError
 from mcpp_gateway.config.participants import id_mistake
+from mcpp_gateway.core.joining.grants import GrantedSettings
 from mcpp_gateway.core.limits import NO_LIMITS, ParticipantLimits
 from mcpp_gateway.core.sessions import ParticipantSettings
 from mcpp_gateway.tokens.revocations import MAX_DAYS, MAX_SECONDS
@@ -50,15 +51,10 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(GrantedSettings):
     """What a token admits: a participant, to some pods, until it expires."""
 
-    issuer: str
-    settings: ParticipantSettings
-    pods: tuple[str, ...]
-    until: float
-    issued: float  # by the gateway's clock, at the earliest
-    token_id: str | None
+    pods: tuple[str, ...] = ()
     admin: bool = False
 
 
@@ -123,10 +119,10 @@ def read_grant(
     return Grant(
         issuer,
         settings,
-        allowed,
         until,
         issued,
         token_id if isinstance(token_id, str) else None,
+        allowed,
         rights.admin,
     )
 

@@ -5,12 +5,11 @@ from the other gateways. No I/O here.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
-if TYPE_CHECKING:
-    from mcpp_gateway.tokens.claims import Grant
+from mcpp_gateway.core.joining.grants import GrantedSettings
 
 MAX_DAYS: Final = 366  # that a token may be valid; so long is a revocation kept
 MAX_SECONDS: Final = MAX_DAYS * 86_400.0
@@ -58,7 +57,7 @@ class Revocations:
             del self._known[min(self._known, key=lambda key: self._known[key].until)]
         return is_new
 
-    def covers(self, grant: "Grant") -> bool:
+    def covers(self, grant: GrantedSettings) -> bool:
         """Return whether what a token admits was revoked."""
         return self.covers_token(grant.settings.id, grant.token_id, grant.issued)
 

@@ -184,18 +184,22 @@ class ClusterPod(PodCore):
         self._ask_to_join(number, session, now)
         return session, []
 
-    def admit(
-        self, settings: ParticipantSettings, issuer: str, until: float, now: float
-    ) -> list[Effect]:
+    def admit(self, granted: GrantedSettings, now: float) -> list[Effect]:
         """Keep what a signed token admits for the join that follows (S-01).
 
         The log tells all gateways. What this one already grants applies here until then, so that
         the session begins with its rights.
         """
-        self._grants[settings.id] = encode_grant(GrantedSettings(settings, issuer, until))
-        if self.members.owner(settings.id) is not None:
-            return []
-        return super().admit(settings, issuer, until, now)
+        id = granted.settings.id
+        self._grants[id] = encode_grant(granted)
+        return [] if self.members.owner(id) is not None else super().admit(granted, now)
+
+    def forget_owners(self, now: float, wall_time: float) -> None:
+        """Forget participants whose signed tokens have expired by the system's clock (S-01)."""
+        super().forget_owners(now, wall_time)
+        self.replica.granted = {
+            id: data for id, data in self.replica.granted.items() if self.members.owner(id)
+        }
 
     def can_join(self, participant: str) -> bool:
         """Return whether the log can be reached: every join is decided there (G-53)."""
@@ -263,10 +267,6 @@ class ClusterPod(PodCore):
     def tick(self, now: float) -> list[Effect]:
         """Do what is due by the clock, about once a second. Only the leader has to."""
         self.expired += self.delegation.tick(now)
-        self.members.forget_granted(now)
-        self.replica.granted = {
-            id: data for id, data in self.replica.granted.items() if self.members.owner(id)
-        }
         return []
 
     def stop(self, now: float) -> None:
@@ -508,7 +508,7 @@ class ClusterPod(PodCore):
             return []
         if self.members.is_configured(participant):
             return []  # here already; the others will learn it
-        effects = super().admit(*granted, now)
+        effects = super().admit(granted, now)
         local = self._local.get(participant)
         if local is not None and local is not self.members.present.get(participant):
             effects += self._update(local, granted.settings)

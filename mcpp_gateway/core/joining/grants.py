@@ -5,7 +5,8 @@ to the leader, and the log to all gateways: each of them may lead next.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -15,12 +16,15 @@ from mcpp_gateway.core.limits import NO_LIMITS, ParticipantLimits
 from mcpp_gateway.core.sessions import ParticipantSettings
 
 
-class GrantedSettings(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class GrantedSettings:
     """The settings of a participant, from whose token, and until when."""
 
-    settings: ParticipantSettings
     issuer: str
+    settings: ParticipantSettings
     until: float
+    issued: float = 0.0  # by the gateway's clock, at the earliest
+    token_id: str | None = None
 
 
 class _Grant(msgspec.Struct, frozen=True, array_like=True):
@@ -33,6 +37,8 @@ class _Grant(msgspec.Struct, frozen=True, array_like=True):
     person: bool = False
     limits: ParticipantLimits = NO_LIMITS
     at_most: ParticipantLimits = NO_LIMITS
+    issued: float = 0.0
+    token_id: str | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -54,6 +60,8 @@ def encode_grant(granted: GrantedSettings) -> bytes:
             settings.person,
             settings.limits,
             settings.at_most,
+            granted.issued,
+            granted.token_id,
         )
     )
 
@@ -76,4 +84,13 @@ def decode_grant(participant: str, data: bytes) -> GrantedSettings:
         limits=grant.limits,
         at_most=grant.at_most,
     )
-    return GrantedSettings(settings, grant.issuer, grant.until)
+    return GrantedSettings(grant.issuer, settings, grant.until, grant.issued, grant.token_id)
+
+
+def have_equal_rights(one: GrantedSettings, other: GrantedSettings) -> bool:
+    """Return whether two tokens of a participant admit the same."""
+    return _rights(one) == _rights(other)
+
+
+def _rights(granted: GrantedSettings) -> bytes:
+    return encode_grant(GrantedSettings(granted.issuer, granted.settings, until=0.0))

@@ -1,14 +1,16 @@
 """The participants of a pod: which are configured, which are present, and what each may use."""
 
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Container, Iterable, Sequence
+from typing import Final
 
 from mcpp.filters import Filter, everything
 from mcpp_gateway.core.hearing.filter_counts import FilterCounts
 from mcpp_gateway.core.hearing.rights import Rights
 from mcpp_gateway.core.joining.cards import Cards
+from mcpp_gateway.core.joining.grants import GrantedSettings
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.rates import Bucket, Rate
+from mcpp_gateway.core.records import OwnerState
 from mcpp_gateway.core.sessions import Member, ParticipantSettings, Session
 
 # Every join is broadcast, and reads the log to count what it will replay. So a participant may join
@@ -18,13 +20,6 @@ _JOIN_BURST: Final = 100
 # While a replay is being prepared, a participant with several connections may open a few more.
 _OPENING_AT_ONCE: Final = 4
 _OPENING_SECONDS: Final = 1.0
-
-
-class _Granted(NamedTuple):
-    """Where a participant that is not configured comes from."""
-
-    issuer: str
-    until: float
 
 
 class Members:
@@ -37,7 +32,9 @@ class Members:
         self._limits = limits
         self._settings = {each.id: each for each in settings}
         self.cards = Cards()
-        self._granted: dict[str, _Granted] = {}  # those of `_settings` that tokens brought
+        # Names that signed tokens use; those of `_settings` that they brought have a grant, too.
+        self._owners: dict[str, OwnerState] = {}
+        self._granted: dict[str, GrantedSettings] = {}  # of the token that joined last
         # Buckets outlive sessions, or a reconnection would fill them.
         self._buckets: dict[str, Bucket] = {}
         self._joins: dict[str, Bucket] = {}
@@ -50,9 +47,10 @@ class Members:
         Buckets of participants that are still known stay.
         """
         configured = {each.id: each for each in settings}
-        for id in self._granted.keys() & configured.keys():
-            del self._granted[id]
-        granted = {id: self._settings[id] for id in self._granted}
+        for id in self._owners.keys() & configured.keys():
+            del self._owners[id]
+            self._granted.pop(id, None)
+        granted = {id: granted.settings for id, granted in self._granted.items()}
         self._settings = configured | granted
         self._update_buckets(now)
 
@@ -64,8 +62,25 @@ class Members:
 
     def owner(self, participant: str) -> str | None:
         """Return the issuer whose token named a participant; None if it is configured or new."""
-        granted = self._granted.get(participant)
-        return None if granted is None else granted.issuer
+        owner = self._owners.get(participant)
+        return None if owner is None else owner.issuer
+
+    def owners(self, participants: Iterable[str] | None = None) -> tuple[OwnerState, ...]:
+        """Return the issuers whose tokens named these participants, or any."""
+        ids = self._owners if participants is None else dict.fromkeys(participants)
+        return tuple(self._owners[id] for id in ids if id in self._owners)
+
+    def restore_owners(self, owners: Iterable[OwnerState]) -> None:
+        """Take from a log which issuers use which names. A configured name stays configured."""
+        self._owners.update(
+            (owner.participant, owner)
+            for owner in owners
+            if owner.participant not in self._settings
+        )
+
+    def granted(self, participant: str) -> GrantedSettings | None:
+        """Return what the last token of a participant admits; None if it has not joined by one."""
+        return self._granted.get(participant)
 
     def grant_refusal(self, participant: str, issuer: str) -> str | None:
         """Return why an issuer's token may not stand for a participant; None if it may (S-04)."""
@@ -81,26 +96,35 @@ class Members:
 
     def is_configured(self, participant: str) -> bool:
         """Return whether a participant is known from the configuration."""
-        return participant in self._settings and participant not in self._granted
+        return participant in self._settings and participant not in self._owners
 
-    def grant(self, settings: ParticipantSettings, issuer: str, until: float, now: float) -> None:
+    def grant(self, granted: GrantedSettings, now: float) -> None:
         """Add a participant for as long as its token is valid, or change its settings."""
-        known = self._granted.get(settings.id)
-        until = until if known is None else max(known.until, until)
-        self._granted[settings.id] = _Granted(issuer, until)
-        self._settings[settings.id] = settings
-        self._update_buckets(now, [settings.id])
+        settings, until = granted.settings, granted.until
+        id = settings.id
+        known = self._owners.get(id)
+        if known is not None:
+            until = max(known.until, until)
+        self._owners[id] = OwnerState(id, granted.issuer, until)
+        self._granted[id] = granted
+        self._settings[id] = settings
+        self._update_buckets(now, [id])
 
-    def forget_granted(self, now: float) -> None:
-        """Forget participants whose tokens have expired and that are not present."""
-        expired = [
+    def forget_owners(self, now: float, wall_time: float, issuers: Container[str]) -> None:
+        """Forget participants whose tokens have expired, or whose issuer is gone, if not present.
+
+        Tokens expire by `wall_time`, the system's clock (S-07).
+        """
+        gone = [
             id
-            for id, granted in self._granted.items()
-            if granted.until <= now and id not in self.present
+            for id, owner in self._owners.items()
+            if (owner.until <= wall_time or owner.issuer not in issuers) and id not in self.present
         ]
-        for id in expired:
-            del self._granted[id], self._settings[id]
-        if expired:
+        for id in gone:
+            del self._owners[id]
+            if self._granted.pop(id, None) is not None:
+                del self._settings[id]
+        if gone:
             self._update_buckets(now)
 
     def limits(self, participant: str) -> PodLimits:

@@ -5,18 +5,19 @@ stops while the machine is suspended, and does not know that the system's clock 
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from mcpp_gateway.core.effects import REVOKED, SESSION_EXPIRED, TOKEN_EXPIRED
-from mcpp_gateway.core.joining.grants import GrantedSettings, encode_grant
+from mcpp_gateway.core.joining.grants import GrantedSettings, have_equal_rights
 from mcpp_gateway.edge.admission.control import Admission
 from mcpp_gateway.edge.admission.sign_in import Identity
 
 if TYPE_CHECKING:
     from mcpp_gateway.edge.connection import ServerConnection
     from mcpp_gateway.tokens.claims import Grant
+
+Condition: TypeAlias = Callable[[GrantedSettings], bool]
 
 _EXPIRED: Final = "the token has expired; reconnect with a newer one"
 
@@ -36,15 +37,15 @@ class Leases:
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
+        in_force: Callable[[Identity], GrantedSettings | None],
     ) -> None:
+        """`in_force` says which token decides for all connections of a participant (S-01)."""
         self._loop = loop
         self._clock = clock
         self._wall_clock = wall_clock
         self._timers: dict[ServerConnection, asyncio.TimerHandle] = {}
         self._leases: dict[ServerConnection, _Lease] = {}
-        # Of the token that joined last: it decides for all connections of a participant (S-01).
-        self.in_force: dict[Identity, Grant] = {}
-        self._counts: Counter[Identity] = Counter()  # of the leases
+        self._in_force = in_force
 
     def add(self, connection: "ServerConnection", admission: Admission) -> None:
         """Close a connection when its token expires, if it does."""
@@ -56,8 +57,6 @@ class Leases:
             code, reason, now = TOKEN_EXPIRED, _EXPIRED, self._wall_clock()
             identity = admission.pod, admission.participant
             self._leases[connection] = _Lease(identity, admission.grant)
-            self._counts[identity] += 1
-            self.in_force[identity] = admission.grant
         wait = max(0.0, admission.until - now)
         self._timers[connection] = self._loop.call_later(wait, connection.close, code, reason)
 
@@ -71,12 +70,7 @@ class Leases:
 
     def forget(self, connection: "ServerConnection") -> None:
         """Forget a connection that is closed."""
-        lease = self._leases.pop(connection, None)
-        if lease is not None:
-            self._counts[lease.identity] -= 1
-            if not self._counts[lease.identity]:
-                del self._counts[lease.identity]
-                self.in_force.pop(lease.identity, None)
+        self._leases.pop(connection, None)
         timer = self._timers.pop(connection, None)
         if timer is not None:
             timer.cancel()
@@ -91,7 +85,7 @@ class Leases:
         lease = self._leases.get(connection)
         return None if lease is None else lease.grant
 
-    def revoke(self, is_revoked: Callable[["Grant"], bool]) -> list["ServerConnection"]:
+    def revoke(self, is_revoked: Condition) -> list["ServerConnection"]:
         """Close the connections with revoked tokens, and return them."""
         closed = [connection for connection, grant in self.grants() if is_revoked(grant)]
         for connection in closed:
@@ -99,25 +93,21 @@ class Leases:
         self._end_outlived(is_revoked)
         return closed
 
-    def end(self, is_changed: Callable[["Grant"], bool]) -> None:
+    def end(self, is_changed: Condition) -> None:
         """Close connections whose issuer has changed, so that they come back with other rights."""
         for connection, grant in self.grants():
             if is_changed(grant):
                 connection.close(TOKEN_EXPIRED, "the issuer's rights have changed; reconnect")
 
-    def _end_outlived(self, has_ended: Callable[["Grant"], bool]) -> None:
-        """Close connections that have the rights of a token that has ended, and not their own."""
-        ended = {each: grant for each, grant in self.in_force.items() if has_ended(grant)}
-        for identity in ended:
-            del self.in_force[identity]
+    def _end_outlived(self, has_ended: Condition) -> None:
+        """Close connections that have the rights of a token that has ended, and not their own.
+
+        In a cluster that token may have joined elsewhere, and one that is joining here is not in
+        force yet.
+        """
         for connection, (identity, grant) in list(self._leases.items()):
-            if identity not in ended or has_ended(grant):
+            last = self._in_force(identity)
+            if last is None or not has_ended(last) or has_ended(grant) or not connection.has_joined:
                 continue
-            if _rights(grant) == _rights(ended[identity]):
-                self.in_force[identity] = grant
-            else:
+            if not have_equal_rights(grant, last):
                 connection.close(TOKEN_EXPIRED, "the rights of another token have ended; reconnect")
-
-
-def _rights(grant: "Grant") -> bytes:
-    return encode_grant(GrantedSettings(grant.settings, grant.issuer, until=0.0))

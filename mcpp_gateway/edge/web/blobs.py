@@ -80,11 +80,7 @@ def is_blob(target: str) -> bool:
 
 def handle(gateway: "Gateway", request: HttpRequest, client: Client) -> "Denial | BlobExchange":
     """Check a request, and return what will answer it."""
-    if gateway.draining:
-        return Denial(503, "the gateway is shutting down; try again soon", retry_after_seconds=1)
-    found = gateway.admission.recognise(
-        request.headers, request.address, gateway.hub.clock(), request.pod
-    )
+    found = gateway.recognise(request)
     if isinstance(found, Denial):
         return found
     pod, participant = gateway.pods[found[0]], found[1]

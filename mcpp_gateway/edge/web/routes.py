@@ -94,7 +94,9 @@ def _sign_in(gateway: "Gateway", request: HttpRequest) -> Answer:
 
 
 def _signed_in(gateway: "Gateway", request: HttpRequest) -> Response | Denial:
-    found = gateway.admission.sign_in(request.headers, request.address, gateway.hub.clock())
+    found = gateway.admission.sign_in(
+        request.headers, request.address, gateway.hub.clock(), request.pod
+    )
     if isinstance(found, Denial):
         return found
     pod, participant = found.identity
@@ -121,8 +123,7 @@ def _invite(gateway: "Gateway", request: HttpRequest) -> Answer:
 
 def _prompt(gateway: "Gateway", request: HttpRequest) -> Answer:
     """Compute what a participant's model would be shown (H-40)."""
-    headers, now = request.headers, gateway.hub.clock()
-    found = gateway.admission.recognise(headers, request.address, now)
+    found = gateway.recognise(request)
     if isinstance(found, Denial):
         return found
     pod, participant = found
@@ -144,11 +145,7 @@ def _mcp(gateway: "Gateway", request: HttpRequest) -> Answer:
         return Denial(404, "not found")
     if not service.is_installed:
         return Denial(501, "MCP clients need mcpp mcp: pip install 'mcpp-pods[mcp]'")
-    if gateway.draining:
-        return Denial(503, "shutting down", retry_after_seconds=1)
-    found = gateway.admission.recognise(
-        request.headers, request.address, gateway.hub.clock(), request.pod
-    )
+    found = gateway.recognise(request)
     if isinstance(found, Denial):
         return found
     length = content_length(request.headers)

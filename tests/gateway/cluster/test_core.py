@@ -42,7 +42,12 @@ from mcpp_gateway.core.cluster.records import (
     encode_record,
 )
 from mcpp_gateway.core.effects import LOG_UNREACHABLE, REPLACED
-from mcpp_gateway.core.joining.grants import GrantedSettings, decode_grant, encode_grant
+from mcpp_gateway.core.joining.grants import (
+    GrantedSettings,
+    decode_grant,
+    encode_grant,
+    have_equal_rights,
+)
 from mcpp_gateway.core.limits import ParticipantLimits
 from mcpp_gateway.core.records import Batch, LogEntry, State
 from mcpp_gateway.core.sessions import ParticipantSettings
@@ -511,9 +516,10 @@ def test_the_recorded_state_of_version_1_can_be_read() -> None:
     sessions = (SessionState("g/0", 7, "a", 4),)
     heard, absent, granted = {"g/0": 3}, {"b": 1.25}, {"a": b"grant"}
     state = ClusterState(1, 41, 12, "g", inner, heard, sessions, absent, granted)
-    recorded = json.loads((VECTORS / "records-1.json").read_text())["state"]
-    assert encode_cluster_state(state).hex() == recorded
-    assert decode_cluster_state(bytes.fromhex(recorded)) == state
+    recorded = json.loads((VECTORS / "records-1.json").read_text())
+    assert encode_cluster_state(state).hex() == recorded["later state"]  # has the names' owners
+    for name in ("state", "later state"):
+        assert decode_cluster_state(bytes.fromhex(recorded[name])) == state
 
 
 @pytest.mark.rule("N-09")
@@ -548,10 +554,13 @@ def test_the_recorded_grant_of_version_1_can_be_read() -> None:
         limits=ParticipantLimits(burst=7),
         at_most=ParticipantLimits(messages_per_second=2.5),
     )
-    recorded = json.loads((VECTORS / "records-1.json").read_text())["grant"]
-    assert encode_grant(GrantedSettings(settings, "company", 9.5)).hex() == recorded
-    found = decode_grant("ada", bytes.fromhex(recorded))
-    assert (found.issuer, found.until) == ("company", 9.5)
-    assert encode_grant(found).hex() == recorded
+    recorded = json.loads((VECTORS / "records-1.json").read_text())
+    known = GrantedSettings("company", settings, 9.5, 2.5, "token-1")
+    assert encode_grant(known).hex() == recorded["later grant"]
+    later = decode_grant("ada", bytes.fromhex(recorded["later grant"]))
+    assert (later.issued, later.token_id) == (2.5, "token-1")
+    found = decode_grant("ada", bytes.fromhex(recorded["grant"]))
+    assert (found.issuer, found.until, found.token_id) == ("company", 9.5, None)
+    assert have_equal_rights(found, later)
     assert found.settings.capabilities.bounds is not None
     assert found.settings.hears == settings.hears

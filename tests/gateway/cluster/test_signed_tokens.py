@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -165,6 +166,41 @@ async def test_the_rights_of_a_token_outlive_the_leader_and_all_gateways(
         assert again.pods["demo"].members.owner("ada") == "company"
         async with mcpp.connect(url(again), token=signed, options=QUICK) as ada:
             await check(ada)
+
+
+@pytest.mark.rule("S-01", "N-13")
+@pytest.mark.parametrize("way", ["revoked", "expired"])
+async def test_the_rights_of_a_token_end_with_it_at_all_gateways(
+    nats: NatsServers, issuer: LoopbackIssuer, way: str
+) -> None:
+    found = configure(
+        nats, ADMIN, issuer.config(more="clock_skew_seconds = 0", allow="multiple = true")
+    )
+    chats = {"capabilities": [{"kind": "chat"}], "multiple": True}
+    weak = issuer.sign("ada", mcpp=chats)
+    strong = issuer.sign("ada", jti="strong", exp=time.time() + 300, mcpp={"multiple": True})
+    async with (
+        gateways(found, 2) as (first, second),
+        mcpp.connect(url(first), token=weak, options=QUICK) as one,
+    ):
+        with pytest.raises(mcpp.Refused):
+            await one.send("note", "not yet")
+        async with mcpp.connect(url(second), token=strong, options=WITHOUT_REPEAT) as other:
+            await other.send("note", "yes")
+        await one.send("note", "the participant has the rights of the token that joined last")
+        if way == "revoked":
+            await post(second, "/admin/revoke", json.dumps({"name": "strong"}))
+        else:
+            first.wall_clock = second.wall_clock = lambda: time.time() + 400
+
+        async def send_notes() -> None:
+            while True:
+                await one.send("note", "still")
+
+        with anyio.fail_after(10), pytest.raises(mcpp.Refused) as refused:
+            await send_notes()  # it is closed with 4004, and comes back with its own rights
+        assert refused.value.code == "capability_violation"
+        await one.send("chat", "hello")
 
 
 @pytest.mark.rule("S-04", "N-13")

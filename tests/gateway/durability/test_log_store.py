@@ -12,7 +12,9 @@ from websockets.asyncio.client import ClientConnection
 import mcpp
 from mcpp_gateway import config
 from mcpp_gateway.edge.server import Gateway
+from mcpp_gateway.storage.disk import OsDisk
 from mcpp_gateway.storage.log_store import LogStoreError
+from mcpp_gateway.storage.segment_log import SegmentLog
 from tests.gateway.sockets import config_text, joined, receive, receive_until, running, token
 
 pytestmark = pytest.mark.anyio
@@ -274,3 +276,29 @@ async def test_a_reload_that_cannot_open_a_log_changes_nothing(tmp_path: Path) -
         assert gateway.config is before
         async with joined(gateway, "bob") as bob:
             assert (await receive(bob))["kind"] == "system/welcome"
+
+
+@pytest.mark.rule("L-29")
+async def test_a_start_after_an_orderly_stop_has_little_to_read(tmp_path: Path) -> None:
+    durable = DurableGateway(tmp_path)
+    durable.text = durable.text.replace(SMALL, "reserve_bytes = 1048576\n")  # large segments
+
+    def to_read() -> tuple[int, int]:
+        """Return the segments, and the batches that a start has to apply."""
+        folder = tmp_path / "demo"
+        recovery = SegmentLog(OsDisk(folder)).recover()
+        return len(list(folder.glob("*.seg"))), len(recovery.batches)
+
+    async with durable.join("alice") as (alice, _):
+        await say(alice, "m0")
+    segments, batches = to_read()
+    assert (segments, batches > 0) == (1, True)  # a short log needs no second segment
+    async with durable.join("alice") as (alice, _):
+        for number in range(1, 30):
+            await say(alice, f"m{number}", "x" * 50_000)
+    assert to_read() == (2, 0)
+    async with durable.join("alice", after="m0") as (alice, welcome):
+        assert welcome["resumed"]
+        found = await receive_until(alice, "m29")
+        heard = [each["id"] for each in found if each["kind"] == "chat"]
+        assert heard == [f"m{number}" for number in range(1, 30)]

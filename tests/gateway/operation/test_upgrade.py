@@ -5,10 +5,11 @@ import os
 import re
 import signal
 import socket
+import ssl
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from mcpp_gateway.config import load, parse
 from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.handover import start_successor
 from mcpp_gateway.process import serve
+from mcpp_gateway.storage.log_store import take_lock
 from tests.gateway.sockets import config_text, token
 
 pytestmark = pytest.mark.anyio
@@ -122,9 +124,9 @@ async def upgrades(folder: Path, count: int) -> list[float]:
             tasks = [asyncio.create_task(talk()), asyncio.create_task(listen())]
             longest = []
             for _ in range(count):
-                said = len(acknowledged)
                 pauses.clear()
                 await gateway.upgrade()
+                said = len(acknowledged)  # by the old process; the pause ends after this
                 while len(acknowledged) < said + 50:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
                 longest.append(max(pauses))
@@ -257,6 +259,41 @@ async def test_a_signal_while_draining_is_not_lost_in_an_upgrade(
     (pid,) = (vars(each)["pid"] for each in caplog.records if each.message == "handed over")
     os.kill(pid, signal.SIGKILL)
     await asyncio.to_thread(os.waitpid, pid, 0)
+
+
+class SlowToListenAgain(Gateway):
+    """A gateway that listens once; then it waits, as for a cluster that is out of reach."""
+
+    listened = 0
+
+    async def _listen(
+        self, inherited: Sequence[socket.socket], certificate: ssl.SSLContext | None
+    ) -> None:
+        SlowToListenAgain.listened += 1
+        if SlowToListenAgain.listened == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.Event().wait()
+        await super()._listen(inherited, certificate)
+
+
+@pytest.mark.rule("O-04")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # what ends with a process of its own
+async def test_a_signal_ends_a_process_that_opens_its_log_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "ending.py"  # ready, but it ends before it listens
+    program.write_text("import os\nos.write(int(os.environ['MCPP_READY_FD']), b'1')")
+    monkeypatch.setattr(sys, "argv", [str(program)])
+    text = f'{config_text()}\n[log]\nkind = "file"\npath = "{tmp_path / "data"}"'
+    config = parse(text, {})
+
+    async def upgrade(gateway: Gateway) -> None:
+        os.kill(os.getpid(), signal.SIGUSR2)
+
+    async with asyncio.timeout(BOUND / 2):
+        await serve(config, lambda: config, upgrade, create=SlowToListenAgain)
+    assert SlowToListenAgain.listened == 2
+    os.close(take_lock(tmp_path / "data"))  # its log is closed
 
 
 def open_files() -> set[Path]:

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from mcpp_gateway.core.records import (
     Batch,
     LogEntry,
+    OwnerState,
     State,
+    decode_batch,
     decode_state,
     encode_batch,
     encode_state,
@@ -133,6 +135,21 @@ def test_an_exported_log_is_imported_again_without_a_difference(
     assert sorted(path.name for path in (tmp_path / "other").iterdir()) == ["pod"]
     log = SegmentLog(OsDisk(tmp_path / "other" / "pod"))
     assert log.recover().stopped
+
+
+@pytest.mark.rule("L-11", "L-28")
+def test_the_owners_of_names_survive_export_and_import(tmp_path: Path) -> None:
+    log = new_log(tmp_path / "pod")
+    owners = (OwnerState("ada", "company", 9.5),)
+    entry = LogEntry("m0", "system:gateway", None, "system/presence", None, b"{}", ("ada",))
+    entry = msgspec.structs.replace(entry, owners=owners)
+    log.write([NewRecord(BATCH, 0, 1.0, encode_batch(Batch(1, 0, 0, 1.0, [entry])), 1)])
+    log.stop(1, 1.0)
+    import_lines(export(tmp_path / "pod"), tmp_path / "copy" / "pod")
+    copy = SegmentLog(OsDisk(tmp_path / "copy" / "pod"))
+    copy.recover()
+    (found,) = [each for record in copy.read(0) for each in decode_batch(record.payload).entries]
+    assert found.owners == owners
 
 
 @pytest.mark.rule("L-11")
