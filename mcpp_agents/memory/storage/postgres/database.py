@@ -40,6 +40,8 @@ _BUSY_ERRORS: Final = (
     TooManyRequests,
 )
 ALL: Final = "all"
+# How many candidates a scan of an HNSW index keeps, unless a search sets another number.
+DEFAULT_EF: Final = 400
 
 
 @dataclass
@@ -213,7 +215,11 @@ class PostgresDatabase:
         # Every query has an index; without current statistics a scan could be chosen instead.
         connection.execute("SET enable_seqscan = off")
         connection.execute("SET jit = off")
+        # Planning takes as long as many of the queries. Every one is prepared, and planned once.
+        connection.execute("SET plan_cache_mode = force_generic_plan")
+        connection.prepare_threshold = 0
         connection.execute("SET hnsw.iterative_scan = relaxed_order")
+        connection.execute(f"SET hnsw.ef_search = {DEFAULT_EF}")
 
 
 @contextmanager
