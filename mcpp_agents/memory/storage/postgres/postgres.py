@@ -19,10 +19,11 @@ from mcpp_agents.memory.storage.engine import (
     Item,
     ItemLink,
     Matches,
+    Outline,
 )
 from mcpp_agents.memory.storage.item_queries import Condition, Dialect, ItemQueries
 from mcpp_agents.memory.storage.item_writer import ItemWriter
-from mcpp_agents.memory.storage.postgres.database import ALL, PostgresDatabase
+from mcpp_agents.memory.storage.postgres.database import ALL, PostgresDatabase, sql_array
 from mcpp_agents.memory.storage.postgres.reach import reach_of_view
 from mcpp_agents.memory.storage.postgres.schema import INDEX_LOCK
 from mcpp_agents.memory.storage.postgres.vector_search import (
@@ -37,7 +38,9 @@ from mcpp_agents.memory.storage.postgres.words import Tokenizer
 
 logger = logging.getLogger("mcpp.memory")
 
-_DIALECT: Final = Dialect("= ANY (?)", lambda values: values)
+_DIALECT: Final = Dialect(
+    "= ANY (?)", lambda values: sql_array(values) if _are_numbers(values) else values
+)
 
 
 class PostgresItemWriter(ItemWriter):
@@ -110,10 +113,12 @@ class PostgresEngine(ItemQueries):
 
     def add(self, items: Sequence[Item], links: Iterable[ItemLink] = ()) -> None:
         self._database.see(ALL)
+        self._database.facts.clear()
         self._items.add(items, links)
 
     def remove(self, seq: int) -> None:
         self._database.see(ALL)
+        self._database.facts.clear()
         self._items.remove(seq)
 
     def charge_quota(
@@ -258,7 +263,23 @@ class PostgresEngine(ItemQueries):
                 return {}
             self._vectors.find_indexes(known)
             reach = reach_of_view(self._database, view)
-            return self._vectors.nearest(known, vector, reach, limit=limit, also=list(also))
+            found = self._vectors.nearest(known, vector, reach, limit=limit, also=also)
+            self._database.facts.setdefault((Outline, view), {}).update(found.outlines)
+            return found.close
+
+    def outline(self, seqs: Sequence[int], view: View) -> list[Outline]:
+        with self._database.reading():
+            known: dict[int, Outline | None] = self._database.facts.get((Outline, view), {})
+            found = [outline for seq in seqs if (outline := known.get(seq)) is not None]
+            unknown = [seq for seq in seqs if seq not in known]
+            return found + super().outline(unknown, view) if unknown else found
+
+    def fetch(self, seqs: Sequence[int], view: View) -> dict[int, Item]:
+        with self._database.reading():
+            known: dict[int, Item] = self._database.facts.setdefault((Item, view), {})
+            if unknown := [seq for seq in seqs if seq not in known]:
+                known |= super().fetch(unknown, view)
+            return {seq: known[seq] for seq in sorted(seqs) if seq in known}
 
     @property
     def _vector_of_item(self) -> str:
@@ -272,6 +293,10 @@ class PostgresEngine(ItemQueries):
             self._database.see(ALL)
             return "", []
         return reach_of_view(self._database, view).condition("m")
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, int) for value in values)
 
 
 def _is_text(text: str) -> bool:

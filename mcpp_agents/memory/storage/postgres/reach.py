@@ -54,12 +54,12 @@ def reach_of_view(database: PostgresDatabase, view: View) -> Reach:
         rows = database.all(
             "SELECT id, items, tokens FROM scope WHERE name = ANY (?)"
             " UNION SELECT s.id, s.items, s.tokens FROM unnest(?::text[]) AS prefix"
-            " JOIN scope s ON starts_with(s.name, prefix)",
+            " JOIN scope s ON starts_with(s.name, prefix) ORDER BY id",
             sorted(view.scopes),
             sorted(view.prefixes),
         )
         known[view] = Reach(
-            {row[0]: int(row[1]) for row in sorted(rows)},
+            {row[0]: int(row[1]) for row in rows},
             None if view.domain is None else view.domain.casefold(),
             sum(int(row[2]) for row in rows),
         )

@@ -11,10 +11,16 @@ import logging
 import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
-from mcpp_agents.memory.storage.engine import Closeness
-from mcpp_agents.memory.storage.postgres.database import ALL, DEFAULT_EF, PostgresDatabase
+from mcpp_agents.memory.storage.engine import Closeness, Outline
+from mcpp_agents.memory.storage.postgres.database import (
+    ALL,
+    DEFAULT_EF,
+    PostgresDatabase,
+    sql_array,
+)
 from mcpp_agents.memory.storage.postgres.reach import Reach
 
 logger = logging.getLogger("mcpp.memory")
@@ -45,6 +51,13 @@ class StoredModel(NamedTuple):
 
     id: int
     dimensions: int
+
+
+class NearestItems(NamedTuple):
+    """Items with their cosines, and outlines that were read: None of those not in the view."""
+
+    close: dict[int, Closeness]
+    outlines: dict[int, Outline | None]
 
 
 class _Indexes(NamedTuple):
@@ -147,37 +160,53 @@ class VectorTable:
             " SELECT m.seq, ?, m.scope, m.domain, given.data::halfvec"
             " FROM unnest(?::bigint[], ?::text[]) AS given (seq, data) JOIN memory m USING (seq)"
             " ON CONFLICT DO NOTHING",
-            [model.id, list(vectors), [_text(data) for data in vectors.values()]],
+            [model.id, sql_array(vectors), [_text(data) for data in vectors.values()]],
         ).rowcount
 
     def nearest(
         self, model: StoredModel, vector: bytes, reach: Reach, *, limit: int, also: Iterable[int]
-    ) -> dict[int, Closeness]:
+    ) -> NearestItems:
         """Return the items whose cosine, or that of the item before them, is highest."""
         query = "[" + ",".join(map(str, struct.unpack(f"{model.dimensions}f", vector))) + "]"
         top = self._top(model, query, reach, limit)
+        kept = set(also)
+        found = self._compare(model, query, reach, top, kept)
+        best = sorted(found.close.keys() - kept, key=lambda seq: -_best(found.close[seq]))[:limit]
+        close = {seq: found.close[seq] for seq in (*best, *(kept & found.close.keys()))}
+        return NearestItems(close, found.outlines)
+
+    def _compare(
+        self, model: StoredModel, query: str, reach: Reach, top: list[int], also: AbstractSet[int]
+    ) -> NearestItems:
+        """Return the exact cosines of items, and of those that come after one of the nearest.
+
+        Exact, because the query is not rounded to half precision.
+        """
         where, values = reach.condition("m")
-        # An item may be among the nearest because of the one before it.
-        rows = self._database.all(
-            "SELECT m.seq, m.before FROM memory m WHERE m.seq = ANY (?)"
-            f" UNION SELECT m.seq, m.before FROM memory m WHERE m.before = ANY (?){where}",
-            [*top, *also],
-            top,
+        kind = f"vector({model.dimensions})"
+        rows: list[Any] = self._database.all(
+            f"WITH query AS MATERIALIZED (SELECT ?::{kind} AS data)"
+            f" SELECT m.seq, -(v.data::{kind} <#> query.data), m.before,"
+            f" -(b.data::{kind} <#> query.data), m.kind, m.since, m.superseded = 0{where}"
+            " FROM query, (SELECT unnest(?::bigint[]) AS seq"
+            f"  UNION SELECT m.seq FROM memory m WHERE m.before = ANY (?){where}) AS wanted"
+            " JOIN memory m USING (seq)"
+            f" JOIN embedding v ON v.seq = m.seq AND v.model = {model.id}"
+            f" LEFT JOIN embedding b ON b.seq = m.before AND b.model = {model.id}",
+            query,
+            *values,
+            sql_array({*top, *also}),
+            sql_array(top),
             *values,
         )
-        before: dict[int, int | None] = dict(rows)
-        wanted = before.keys() | {seq for seq in before.values() if seq is not None}
-        cosines = self._cosines(model, query, sorted(wanted))
         close = {
-            seq: Closeness(cosines[seq], previous, cosines[previous])
-            if previous is not None and previous in cosines
-            else Closeness(cosines[seq], None, None)
-            for seq, previous in before.items()
-            if seq in cosines
+            seq: Closeness(cosine, None, None)
+            if previous_cosine is None
+            else Closeness(cosine, before, previous_cosine)
+            for seq, cosine, before, previous_cosine, *_ in rows
         }
-        kept = set(also)
-        best = sorted(close.keys() - kept, key=lambda seq: -_best(close[seq]))[:limit]
-        return {seq: close[seq] for seq in (*best, *(kept & close.keys()))}
+        outlines = {row[0]: Outline(row[0], *row[4:6]) if row[6] else None for row in rows}
+        return NearestItems(close, outlines)
 
     def _top(self, model: StoredModel, query: str, reach: Reach, limit: int) -> list[int]:
         """Return the nearest items of a view, in one of three ways."""
@@ -211,21 +240,10 @@ class VectorTable:
         is_better = len(own) * reach.items < known.items
         return own if is_better and rest <= self._exact_items else []
 
-    def _cosines(self, model: StoredModel, query: str, seqs: Sequence[int]) -> dict[int, float]:
-        """Return exact cosines: the query is not rounded to half precision."""
-        kind = f"vector({model.dimensions})"
-        rows: list[Any] = self._database.all(
-            f"SELECT v.seq, -(v.data::{kind} <#> ?::{kind}) FROM embedding v"
-            f" WHERE v.model = {model.id} AND v.seq = ANY (?)",
-            query,
-            list(seqs),
-        )
-        return dict(rows)
-
 
 def _part(
     model: StoredModel, reach: Reach, limit: int, *, own: int | None = None, is_exact: bool = False
-) -> "_Part":
+) -> _Part:
     """Return the query of the nearest items in a reach; its first value is the vector."""
     kind = f"halfvec({model.dimensions})"
     distance = f"v.data::{kind} <#> ?::{kind}"

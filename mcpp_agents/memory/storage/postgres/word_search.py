@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from mcpp_agents.memory.search.terms import Pair, Query
 from mcpp_agents.memory.storage.engine import Evidence, Matches, PairMatch
-from mcpp_agents.memory.storage.postgres.database import PostgresDatabase
+from mcpp_agents.memory.storage.postgres.database import PostgresDatabase, sql_array
 from mcpp_agents.memory.storage.postgres.reach import Reach
 from mcpp_agents.memory.storage.postgres.words import Tokenizer, pair_number, word_number
 from mcpp_agents.memory.storage.word_index import rarity_of
@@ -22,10 +22,11 @@ from mcpp_agents.memory.storage.word_index import rarity_of
 # As in FTS5's bm25(): the saturation of frequency, and the weight of length.
 _K1: Final = 1.2
 _B: Final = 0.75
-# The points of a posting `p` for a term; a placeholder is the average length.
+# The points of a posting `p` for a term; a placeholder is the average length. Without the casts,
+# it would be computed with decimal numbers, which is slow.
 _POINTS: Final = (
-    f"wanted.rarity * {_K1 + 1} * p.frequency"
-    f" / (p.frequency + {_K1} * ({1 - _B} + {_B} * p.length / ?::float8))"
+    f"wanted.rarity * {_K1 + 1}::float8 * p.frequency"
+    f" / (p.frequency + {_K1 * (1 - _B)}::float8 + {_K1 * _B}::float8 * p.length / ?::float8)"
 )
 # The terms of a goal, each with a bit for its place among them.
 _WANTED: Final = "unnest(?::bigint[], ?::float8[], ?::bigint[]) AS wanted (word, rarity, place)"
@@ -73,13 +74,13 @@ class _Scoring(NamedTuple):
     terms: Sequence[_Term]
     average: float
 
-    def wanted(self, start: int, end: int | None = None) -> tuple[list[Any], ...]:
+    def wanted(self, start: int, end: int | None = None) -> tuple[str, ...]:
         """Return the columns of `_WANTED` for some of the terms."""
         chosen = range(len(self.terms))[start:end]
         return (
-            [self.terms[place].number for place in chosen],
-            [self.terms[place].rarity for place in chosen],
-            [1 << place for place in chosen],
+            sql_array(self.terms[place].number for place in chosen),
+            sql_array(self.terms[place].rarity for place in chosen),
+            sql_array(1 << place for place in chosen),
         )
 
 
@@ -169,7 +170,7 @@ class PostingSearch:
             rows = self._database.all(
                 f"SELECT word, ({count}) FROM unnest(?::bigint[]) AS wanted (word)",
                 *values,
-                list(numbers),
+                sql_array(numbers),
             )
             return {word: int(items) for word, items in rows}
         inside, inside_values = reach.condition("m")
@@ -193,7 +194,7 @@ class PostingSearch:
                 self._budget.counted,
                 round(self._budget.min_sample * visible / self._budget.sampled),
             ),
-            list(numbers),
+            sql_array(numbers),
             *values,
         )
         return {word: round(items) for word, items in rows}
@@ -257,13 +258,19 @@ class PostingSearch:
     def _scored(
         self, candidates: str, values: Sequence[Any], scoring: "_Scoring", leading: int
     ) -> dict[int, _Scored]:
-        """Return candidates, which a query selects by the leading terms, scored by all terms."""
+        """Return candidates, which a query selects by the leading terms, scored by all terms.
+
+        An item contains few of the other terms. The list of its words says which, in one look-up.
+        """
         rows = self._database.all(
             "SELECT c.seq, c.points + coalesce(rest.points, 0), c.held | coalesce(rest.held, 0)"
-            f" FROM ({candidates}) AS c, LATERAL ("
+            # The empty array is added to read a long list once, not for each term.
+            f" FROM ({candidates}) AS c, LATERAL (SELECT w.words || '{{}}'::bigint[] AS words"
+            "  FROM word_list w WHERE w.seq = c.seq OFFSET 0) AS list, LATERAL ("
             f"  SELECT sum({_POINTS}) AS points, bit_or(wanted.place) AS held"
             f"  FROM {_WANTED} JOIN posting p"
-            "  ON p.scope = c.scope AND p.word = wanted.word AND p.seq = c.seq) AS rest",
+            "  ON p.scope = c.scope AND p.word = wanted.word AND p.seq = c.seq"
+            "  WHERE wanted.word = ANY (list.words)) AS rest",
             *values,
             scoring.average,
             *scoring.wanted(leading),
@@ -276,8 +283,8 @@ class PostingSearch:
             f"SELECT {columns} FROM word_list w, unnest(?::bigint[]) AS wanted (word), posting p"
             " WHERE w.seq = ANY (?)"
             " AND p.scope = w.scope AND p.word = wanted.word AND p.seq = w.seq",
-            sorted(set(numbers)),
-            list(seqs),
+            sql_array(sorted(set(numbers))),
+            sql_array(seqs),
         )
 
     # Pairs of adjacent words
@@ -303,8 +310,8 @@ class PostingSearch:
         rows = self._database.all(
             "SELECT w.seq, wanted.pair FROM word_list w, unnest(?::bigint[]) AS wanted (pair)"
             " WHERE w.seq = ANY (?) AND wanted.pair = ANY (w.pairs)",
-            list(numbers),
-            sorted(seqs),
+            sql_array(numbers),
+            sql_array(sorted(seqs)),
         )
         found: dict[int, set[int]] = {}
         for seq, number in rows:
@@ -331,8 +338,8 @@ class PostingSearch:
             "  FROM (SELECT p.seq FROM posting p"
             f"  WHERE p.word = wanted.word{where} LIMIT {self._budget.paired}) AS part"
             "  JOIN word_list w USING (seq)) sample",
-            list(rarer),
-            [term.number for term in rarer.values()],
+            sql_array(rarer),
+            sql_array(term.number for term in rarer.values()),
             *values,
         )
         return {
