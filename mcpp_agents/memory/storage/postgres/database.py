@@ -40,6 +40,8 @@ _BUSY_ERRORS: Final = (
     TooManyRequests,
 )
 ALL: Final = "all"
+# How many candidates a scan of an HNSW index keeps, unless a search sets another number.
+DEFAULT_EF: Final = 400
 
 
 @dataclass
@@ -47,6 +49,7 @@ class _Transaction:
     """The transaction of a thread, and what it may see."""
 
     connection: "psycopg.Connection[Any]"
+    begin: str  # what begins it, with its first statement; empty after that
     is_write: bool
     reach: str = ""
     facts: dict[Any, Any] = field(default_factory=dict)  # what was read once for all its queries
@@ -105,11 +108,10 @@ class PostgresDatabase:
     @contextmanager
     def writing(self, *, wait_seconds: float | None = None) -> Iterator[None]:
         """Run the block as one write; only one runs at a time in the database."""
-        with self._transaction("BEGIN", is_write=True):
-            wait = self._timeout_ms if wait_seconds is None else max(1, round(wait_seconds * 1000))
-            self.all(f"SET LOCAL lock_timeout = {wait}")
-            self.all("SELECT pg_advisory_xact_lock(?)", WRITE_LOCK)
+        wait = self._timeout_ms if wait_seconds is None else max(1, round(wait_seconds * 1000))
+        with self._transaction(f"BEGIN; SET LOCAL lock_timeout = {wait}", is_write=True):
             self.see(ALL)
+            self.all("SELECT pg_advisory_xact_lock(?)", WRITE_LOCK)
             yield
 
     @contextmanager
@@ -127,13 +129,14 @@ class PostgresDatabase:
     @contextmanager
     def _transaction(self, begin: str, *, is_write: bool) -> Iterator[None]:
         with _translated(), self._connection() as connection:
-            connection.execute(begin)
-            outer, self._threads.current = self._current, _Transaction(connection, is_write)
+            current = _Transaction(connection, begin, is_write)
+            outer, self._threads.current = self._current, current
             try:
                 yield
-                connection.execute("COMMIT")
+                if not current.begin:
+                    connection.execute("COMMIT")
             except BaseException:
-                if not connection.broken:
+                if not current.begin and not connection.broken:
                     connection.execute("ROLLBACK")
                 raise
             finally:
@@ -178,8 +181,20 @@ class PostgresDatabase:
         """Let the transaction see these scopes: ALL, or an array of ids in SQL's notation."""
         current = self._required
         if current.reach != scopes:
-            self.all("SELECT set_config('mcpp.scopes', ?, true)", scopes)
+            self._send(current, f"SET LOCAL mcpp.scopes = '{scopes}'")
             current.reach = scopes
+
+    def _send(self, current: _Transaction, sql: str = "") -> None:
+        """Begin a transaction that has not begun, and execute a statement without values."""
+        if texts := [text for text in (current.begin, sql) if text]:
+            current.begin = ""
+            current.connection.execute("; ".join(texts), prepare=False)
+
+    @property
+    def _begun(self) -> "psycopg.Connection[Any]":
+        """The connection of the transaction."""
+        self._send(self._required)
+        return self._required.connection
 
     @property
     def facts(self) -> dict[Any, Any]:
@@ -188,17 +203,17 @@ class PostgresDatabase:
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> "psycopg.Cursor[Any]":
         """Execute a statement of a write."""
-        return self._required.connection.execute(_translated_sql(sql), values)
+        return self._begun.execute(_translated_sql(sql), values)
 
     def execute_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
         """Execute a statement of a write for each row of values; return how many rows changed."""
-        with self._required.connection.cursor() as cursor:
+        with self._begun.cursor() as cursor:
             cursor.executemany(_translated_sql(sql), list(rows))
             return cursor.rowcount
 
     def all(self, sql: str, *values: Any) -> list[Any]:
         """Return all rows of a query."""
-        cursor = self._required.connection.execute(_translated_sql(sql), values)
+        cursor = self._begun.execute(_translated_sql(sql), values)
         return cursor.fetchall() if cursor.description else []
 
     def one(self, sql: str, *values: Any) -> tuple[Any, ...]:
@@ -213,7 +228,16 @@ class PostgresDatabase:
         # Every query has an index; without current statistics a scan could be chosen instead.
         connection.execute("SET enable_seqscan = off")
         connection.execute("SET jit = off")
+        # Planning takes as long as many of the queries. Every one is prepared, and planned once.
+        connection.execute("SET plan_cache_mode = force_generic_plan")
+        connection.prepare_threshold = 0
         connection.execute("SET hnsw.iterative_scan = relaxed_order")
+        connection.execute(f"SET hnsw.ef_search = {DEFAULT_EF}")
+
+
+def sql_array(values: Iterable[float]) -> str:
+    """Return numbers as an array in SQL's notation, which is faster than a list of them."""
+    return "{" + ",".join(map(str, values)) + "}"
 
 
 @contextmanager

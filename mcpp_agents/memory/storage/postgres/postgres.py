@@ -19,19 +19,28 @@ from mcpp_agents.memory.storage.engine import (
     Item,
     ItemLink,
     Matches,
+    Outline,
 )
 from mcpp_agents.memory.storage.item_queries import Condition, Dialect, ItemQueries
 from mcpp_agents.memory.storage.item_writer import ItemWriter
-from mcpp_agents.memory.storage.postgres.database import ALL, PostgresDatabase
+from mcpp_agents.memory.storage.postgres.database import ALL, PostgresDatabase, sql_array
 from mcpp_agents.memory.storage.postgres.reach import reach_of_view
-from mcpp_agents.memory.storage.postgres.vector_search import VectorTable, dimensions_of
+from mcpp_agents.memory.storage.postgres.schema import INDEX_LOCK
+from mcpp_agents.memory.storage.postgres.vector_search import (
+    EXACT_ITEMS,
+    StoredModel,
+    VectorTable,
+    dimensions_of,
+)
 from mcpp_agents.memory.storage.postgres.word_search import PostingBudget, PostingSearch
 from mcpp_agents.memory.storage.postgres.word_table import PostingTable
 from mcpp_agents.memory.storage.postgres.words import Tokenizer
 
 logger = logging.getLogger("mcpp.memory")
 
-_DIALECT: Final = Dialect("= ANY (?)", lambda values: values)
+_DIALECT: Final = Dialect(
+    "= ANY (?)", lambda values: sql_array(values) if _are_numbers(values) else values
+)
 
 
 class PostgresItemWriter(ItemWriter):
@@ -66,7 +75,14 @@ class PostgresItemWriter(ItemWriter):
 class PostgresEngine(ItemQueries):
     """An open database. It owns the connections."""
 
-    def __init__(self, url: str, *, budget: PostingBudget | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        budget: PostingBudget | None = None,
+        exact_items: int = EXACT_ITEMS,
+        **options: Any,
+    ) -> None:
         self._database = PostgresDatabase(url, **options)
         super().__init__(self._database, _DIALECT)
         self._tokenizer = Tokenizer()
@@ -74,7 +90,7 @@ class PostgresEngine(ItemQueries):
             self._database, PostingTable(self._database, self._tokenizer)
         )
         self._words = PostingSearch(self._database, self._tokenizer, budget)
-        self._vectors = VectorTable(self._database)
+        self._vectors = VectorTable(self._database, exact_items=exact_items)
         self._audit_log = AuditLog(self._database)
         self._audit_lock = threading.Lock()
 
@@ -97,10 +113,12 @@ class PostgresEngine(ItemQueries):
 
     def add(self, items: Sequence[Item], links: Iterable[ItemLink] = ()) -> None:
         self._database.see(ALL)
+        self._database.facts.clear()
         self._items.add(items, links)
 
     def remove(self, seq: int) -> None:
         self._database.see(ALL)
+        self._database.facts.clear()
         self._items.remove(seq)
 
     def charge_quota(
@@ -151,7 +169,20 @@ class PostgresEngine(ItemQueries):
                 self._vectors.register(model, dimensions_of(vectors), indexed=indexed)
         with self._database.appending():
             known = self._vectors.model(model)
-            return self._vectors.add(known, vectors) if known else 0
+            if known is None:
+                return 0
+            added = self._vectors.add(known, vectors)
+            large = self._vectors.unindexed_scopes(known, list(vectors)) if indexed else []
+        self._build_scope_indexes(known, large)
+        return added
+
+    def _build_scope_indexes(self, model: StoredModel, scopes: Iterable[int]) -> None:
+        """Build indexes of large scopes, unless another process does; no vectors meanwhile."""
+        for scope in scopes:
+            with self._database.appending():
+                if self._database.one("SELECT pg_try_advisory_xact_lock(?)", INDEX_LOCK)[0]:
+                    self._database.all("SET LOCAL statement_timeout = 0")
+                    self._vectors.build_scope_index(model, scope)
 
     # For copies of files
 
@@ -161,10 +192,14 @@ class PostgresEngine(ItemQueries):
         return self._items.add_links(links)
 
     def build_index(self, model: str) -> None:
-        """Build the vector index of a model, if it has none, however long that takes."""
+        """Build the vector indexes of a model that it lacks, however long that takes."""
         with self._database.writing():
             self._database.all("SET LOCAL statement_timeout = 0")
             self._vectors.build_index(model)
+            known = self._vectors.model(model)
+            large = self._vectors.unindexed_scopes(known) if known else []
+        if known is not None:
+            self._build_scope_indexes(known, large)
 
     def forgotten(self) -> frozenset[str]:
         """Return the ids of the items that were forgotten, as the audit has them."""
@@ -226,8 +261,25 @@ class PostgresEngine(ItemQueries):
             known = self._vectors.model(model)
             if known is None:
                 return {}
+            self._vectors.find_indexes(known)
             reach = reach_of_view(self._database, view)
-            return self._vectors.nearest(known, vector, reach, limit=limit, also=list(also))
+            found = self._vectors.nearest(known, vector, reach, limit=limit, also=also)
+            self._database.facts.setdefault((Outline, view), {}).update(found.outlines)
+            return found.close
+
+    def outline(self, seqs: Sequence[int], view: View) -> list[Outline]:
+        with self._database.reading():
+            known: dict[int, Outline | None] = self._database.facts.get((Outline, view), {})
+            found = [outline for seq in seqs if (outline := known.get(seq)) is not None]
+            unknown = [seq for seq in seqs if seq not in known]
+            return found + super().outline(unknown, view) if unknown else found
+
+    def fetch(self, seqs: Sequence[int], view: View) -> dict[int, Item]:
+        with self._database.reading():
+            known: dict[int, Item] = self._database.facts.setdefault((Item, view), {})
+            if unknown := [seq for seq in seqs if seq not in known]:
+                known |= super().fetch(unknown, view)
+            return {seq: known[seq] for seq in sorted(seqs) if seq in known}
 
     @property
     def _vector_of_item(self) -> str:
@@ -241,6 +293,10 @@ class PostgresEngine(ItemQueries):
             self._database.see(ALL)
             return "", []
         return reach_of_view(self._database, view).condition("m")
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, int) for value in values)
 
 
 def _is_text(text: str) -> bool:

@@ -1,6 +1,7 @@
 """Which scopes a view shows: their ids, their size, and the conditions on tables."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mcpp_agents.memory.access import View
@@ -11,10 +12,23 @@ from mcpp_agents.memory.storage.postgres.database import ALL, PostgresDatabase
 class Reach:
     """The scopes of a view that exist, and how much they contain."""
 
-    scopes: list[int]
+    counts: Mapping[int, int]  # current items of each scope, of all domains
     domain: str | None
-    items: int  # current items, of all domains
     tokens: int
+
+    @property
+    def scopes(self) -> list[int]:
+        """The ids of the scopes."""
+        return list(self.counts)
+
+    @property
+    def items(self) -> int:
+        """The number of current items, of all domains."""
+        return sum(self.counts.values())
+
+    def within(self, scopes: Iterable[int]) -> "Reach":
+        """Return the reach of some of the scopes; the tokens stay those of all."""
+        return replace(self, counts={scope: self.counts[scope] for scope in scopes})
 
     def condition(self, table: str) -> tuple[str, list[Any]]:
         """Return the condition on a table with the columns `scope` and `domain`."""
@@ -40,14 +54,13 @@ def reach_of_view(database: PostgresDatabase, view: View) -> Reach:
         rows = database.all(
             "SELECT id, items, tokens FROM scope WHERE name = ANY (?)"
             " UNION SELECT s.id, s.items, s.tokens FROM unnest(?::text[]) AS prefix"
-            " JOIN scope s ON starts_with(s.name, prefix)",
+            " JOIN scope s ON starts_with(s.name, prefix) ORDER BY id",
             sorted(view.scopes),
             sorted(view.prefixes),
         )
         known[view] = Reach(
-            sorted(row[0] for row in rows),
+            {row[0]: int(row[1]) for row in rows},
             None if view.domain is None else view.domain.casefold(),
-            sum(int(row[1]) for row in rows),
             sum(int(row[2]) for row in rows),
         )
     reach = known[view]

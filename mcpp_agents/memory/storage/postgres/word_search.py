@@ -10,11 +10,11 @@ is, is counted in the view (M-12), or in a large one estimated from its newest i
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mcpp_agents.memory.search.terms import Pair, Query
 from mcpp_agents.memory.storage.engine import Evidence, Matches, PairMatch
-from mcpp_agents.memory.storage.postgres.database import PostgresDatabase
+from mcpp_agents.memory.storage.postgres.database import PostgresDatabase, sql_array
 from mcpp_agents.memory.storage.postgres.reach import Reach
 from mcpp_agents.memory.storage.postgres.words import Tokenizer, pair_number, word_number
 from mcpp_agents.memory.storage.word_index import rarity_of
@@ -22,6 +22,21 @@ from mcpp_agents.memory.storage.word_index import rarity_of
 # As in FTS5's bm25(): the saturation of frequency, and the weight of length.
 _K1: Final = 1.2
 _B: Final = 0.75
+# The points of a posting `p` for a term; a placeholder is the average length. Without the casts,
+# it would be computed with decimal numbers, which is slow.
+_POINTS: Final = (
+    f"wanted.rarity * {_K1 + 1}::float8 * p.frequency"
+    f" / (p.frequency + {_K1 * (1 - _B)}::float8 + {_K1 * _B}::float8 * p.length / ?::float8)"
+)
+# The terms of a goal, each with a bit for its place among them.
+_WANTED: Final = "unnest(?::bigint[], ?::float8[], ?::bigint[]) AS wanted (word, rarity, place)"
+# The number after which a given fraction of the items in given scopes follows.
+_START: Final = (
+    "SELECT (max(ends.last) - (max(ends.last) - min(ends.first)) * ?::float8)::bigint AS seq"
+    " FROM unnest(?::int[]) AS wanted (scope), LATERAL ("
+    "  SELECT min(seq) AS first, max(seq) AS last FROM memory"
+    "  WHERE memory.scope = wanted.scope AND superseded = 0) AS ends"
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +61,29 @@ class _Term:
     rarity: float
 
 
+class _Scored(NamedTuple):
+    """The points of an item, and which terms it contains: a bit for the place of each."""
+
+    points: float
+    held: int
+
+
+class _Scoring(NamedTuple):
+    """The terms of a goal, rarest first, and the average length of an item."""
+
+    terms: Sequence[_Term]
+    average: float
+
+    def wanted(self, start: int, end: int | None = None) -> tuple[str, ...]:
+        """Return the columns of `_WANTED` for some of the terms."""
+        chosen = range(len(self.terms))[start:end]
+        return (
+            sql_array(self.terms[place].number for place in chosen),
+            sql_array(self.terms[place].rarity for place in chosen),
+            sql_array(1 << place for place in chosen),
+        )
+
+
 class PostingSearch:
     """Searches by words, inside a transaction."""
 
@@ -65,24 +103,22 @@ class PostingSearch:
         terms = self._known_terms(query.terms, reach, visible)
         if not terms:
             return Matches({}, {}, [], {}, visible)
-        average = reach.tokens / max(reach.items, 1)
+        scoring = _Scoring(terms, reach.tokens / max(reach.items, 1))
         leading = self._affordable(terms)
-        rest = terms[leading:]
-        wanted = limit * 2 if rest else limit
-        candidates = self._best(terms[:leading], reach, average, wanted)
-        if len(candidates) < limit and rest:
-            since = self._newest_since(rest[0], reach, visible)
-            candidates += self._best(terms, reach, average, wanted, since)
-            candidates += self._with_both(rest, reach, wanted)
-            candidates = list(dict.fromkeys(candidates))
-        points, holders = self._score(terms, candidates, average)
-        best = sorted(points, key=lambda seq: (-points[seq], -seq))[:limit]
-        chosen = set(best)
-        holders = {term: seqs & chosen for term, seqs in holders.items()}
+        found = self._best(scoring, leading, reach, limit)
+        if len(found) < limit and leading < len(terms):
+            since = self._newest_since(terms[leading], reach, visible)
+            found |= self._best(scoring, len(terms), reach, limit, since)
+            found |= self._with_both(scoring, leading, reach, limit)
+        best = sorted(found, key=lambda seq: (-found[seq].points, -seq))[:limit]
+        holders = {
+            term.text: {seq for seq in best if found[seq].held & 1 << place}
+            for place, term in enumerate(terms)
+        }
         pairs = self._pairs(query.pairs, {term.text: term for term in terms}, holders, reach)
         matched = [PairMatch(pair, rarity_of(visible, count), seqs) for pair, count, seqs in pairs]
         rarity = {term.text: term.rarity for term in terms}
-        return Matches({seq: points[seq] for seq in best}, holders, matched, rarity, visible)
+        return Matches({seq: found[seq].points for seq in best}, holders, matched, rarity, visible)
 
     def evidence(self, terms: Iterable[str], seqs: Sequence[int]) -> dict[int, Evidence]:
         """Return which terms these items contain, and which only their neighbours contain."""
@@ -128,42 +164,46 @@ class PostingSearch:
 
     def _counts(self, numbers: Sequence[int], reach: Reach, visible: int) -> dict[int, int]:
         """Return how many items contain each word; a large number is estimated."""
-        if visible <= self._budget.counted:
-            return self._count(numbers, reach, 0)
-        since = self._since(self._budget.sampled, reach, visible)
-        where, values = reach.condition("m")
-        sql = f"SELECT count(*) FROM memory m WHERE m.seq > ? AND m.superseded = 0{where}"
-        sampled = int(self._database.one(sql, since, *values)[0])
-        counts = self._count(numbers, reach, since)
-        rare = [number for number, count in counts.items() if count < self._budget.min_sample]
-        ratio = visible / max(sampled, 1)
-        estimates = {number: round(count * ratio) for number, count in counts.items()}
-        return estimates | self._count(rare, reach, 0)
-
-    def _count(self, numbers: Sequence[int], reach: Reach, since: int) -> dict[int, int]:
         where, values = reach.posting_condition()
+        count = f"SELECT count(*) AS items FROM posting p WHERE p.word = wanted.word{where}"
+        if visible <= self._budget.counted:
+            rows = self._database.all(
+                f"SELECT word, ({count}) FROM unnest(?::bigint[]) AS wanted (word)",
+                *values,
+                sql_array(numbers),
+            )
+            return {word: int(items) for word, items in rows}
+        inside, inside_values = reach.condition("m")
         rows = self._database.all(
-            "SELECT word, (SELECT count(*) FROM posting p"
-            f" WHERE p.word = wanted.word AND p.seq > ?{where}) FROM unnest(?::bigint[])"
-            " AS wanted (word)",
-            since,
+            f"WITH start AS MATERIALIZED ({_START}), sample AS MATERIALIZED ("
+            " SELECT greatest(count(*), 1) AS items FROM memory m"
+            f" WHERE m.seq > (SELECT seq FROM start) AND m.superseded = 0{inside})"
+            " SELECT word, CASE WHEN newest.items >= ? THEN"
+            " newest.items * ?::float8 / (SELECT items FROM sample)"
+            # A word that is rare among the newest may be common among the older ones.
+            f" ELSE (SELECT count(*) FROM (SELECT FROM posting p WHERE p.word = wanted.word{where}"
+            " LIMIT ?) AS read) END FROM unnest(?::bigint[]) AS wanted (word),"
+            f" LATERAL ({count} AND p.seq > (SELECT seq FROM start)) AS newest",
+            self._budget.sampled / visible,
+            reach.scopes,
+            *inside_values,
+            self._budget.min_sample,
+            visible,
             *values,
-            list(numbers),
+            max(
+                self._budget.counted,
+                round(self._budget.min_sample * visible / self._budget.sampled),
+            ),
+            sql_array(numbers),
+            *values,
         )
-        return {word: int(count) for word, count in rows}
+        return {word: round(items) for word, items in rows}
 
     def _since(self, items: int, reach: Reach, visible: int) -> int:
         """Return a number after which about so many items of the view follow."""
         if visible <= items:
             return 0
-        [first, last] = self._database.one(
-            "SELECT coalesce(min(ends.first), 0), coalesce(max(ends.last), 0)"
-            " FROM unnest(?::int[]) AS wanted (scope), LATERAL ("
-            "  SELECT min(seq) AS first, max(seq) AS last FROM memory"
-            "  WHERE memory.scope = wanted.scope AND superseded = 0) ends",
-            reach.scopes,
-        )
-        return int(last - (last - first) * items / visible)
+        return int(self._database.one(_START, items / visible, reach.scopes)[0])
 
     def _affordable(self, terms: Sequence[_Term]) -> int:
         """Return how many of the terms, rarest first, fit the budget."""
@@ -181,59 +221,61 @@ class PostingSearch:
     # Scores
 
     def _best(
-        self, terms: Sequence[_Term], reach: Reach, average: float, limit: int, since: int = 0
-    ) -> list[int]:
-        """Return the best items by these terms, among those after a number."""
-        if not terms:
-            return []
+        self, scoring: "_Scoring", leading: int, reach: Reach, limit: int, since: int = 0
+    ) -> dict[int, _Scored]:
+        """Return the best items by the leading terms, of those after a number, fully scored."""
+        if not leading:
+            return {}
         where, values = reach.posting_condition()
-        rows = self._database.all(
-            f"SELECT p.seq FROM unnest(?::bigint[], ?::float8[]) AS wanted (word, rarity)"
-            f" JOIN posting p ON p.word = wanted.word WHERE p.seq > ?{where}"
-            " GROUP BY p.seq ORDER BY sum(wanted.rarity * p.frequency"
-            f" / (p.frequency + {_K1} * ({1 - _B} + {_B} * p.length / ?::float8))) DESC, p.seq DESC"
-            " LIMIT ?",
-            [term.number for term in terms],
-            [term.rarity for term in terms],
-            since,
-            *values,
-            max(average, 1e-9),
-            limit,
+        # The other terms may change the order: they are added up among twice as many.
+        wanted = limit if leading == len(scoring.terms) else limit * 2
+        return self._scored(
+            f"SELECT p.scope, p.seq, sum({_POINTS}) AS points, bit_or(wanted.place) AS held"
+            f" FROM {_WANTED} JOIN posting p ON p.word = wanted.word WHERE p.seq > ?{where}"
+            " GROUP BY p.scope, p.seq ORDER BY points DESC, p.seq DESC LIMIT ?",
+            [scoring.average, *scoring.wanted(0, leading), since, *values, wanted],
+            scoring,
+            leading,
         )
-        return [row[0] for row in rows]
 
-    def _with_both(self, terms: Sequence[_Term], reach: Reach, limit: int) -> list[int]:
-        """Return items that contain the two rarest of these terms, unless these are too common."""
-        if len(terms) < 2 or terms[0].count + terms[1].count > self._budget.joined:
-            return []
+    def _with_both(
+        self, scoring: "_Scoring", leading: int, reach: Reach, limit: int
+    ) -> dict[int, _Scored]:
+        """Return items that contain the next two terms, unless these are too common."""
+        two = scoring.terms[leading : leading + 2]
+        if len(two) < 2 or two[0].count + two[1].count > self._budget.joined:
+            return {}
         where, values = reach.posting_condition()
-        rows = self._database.all(
-            "SELECT p.seq FROM posting p JOIN posting other USING (scope, seq)"
+        return self._scored(
+            "SELECT p.scope, p.seq, 0 AS points, 0 AS held"
+            " FROM posting p JOIN posting other USING (scope, seq)"
             f" WHERE p.word = ? AND other.word = ? AND other.scope = ANY (?){where} LIMIT ?",
-            terms[0].number,
-            terms[1].number,
-            reach.scopes,
-            *values,
-            limit,
+            [two[0].number, two[1].number, reach.scopes, *values, limit * 2],
+            scoring,
+            0,
         )
-        return [row[0] for row in rows]
 
-    def _score(
-        self, terms: Sequence[_Term], seqs: Sequence[int], average: float
-    ) -> tuple[dict[int, float], dict[str, set[int]]]:
-        """Return the points of each item, and which items contain each term."""
-        numbers = [term.number for term in terms]
-        rows = self._postings("p.word, p.seq, p.frequency, p.length", numbers, seqs)
-        points = dict.fromkeys(seqs, 0.0)
-        holders: dict[str, set[int]] = {}
-        for term in terms:
-            holders[term.text] = set()
-            for word, seq, frequency, length in rows:
-                if word == term.number:
-                    damping = _K1 * (1 - _B + _B * length / max(average, 1e-9))
-                    points[seq] += term.rarity * frequency * (_K1 + 1) / (frequency + damping)
-                    holders[term.text].add(seq)
-        return points, holders
+    def _scored(
+        self, candidates: str, values: Sequence[Any], scoring: "_Scoring", leading: int
+    ) -> dict[int, _Scored]:
+        """Return candidates, which a query selects by the leading terms, scored by all terms.
+
+        An item contains few of the other terms. The list of its words says which, in one look-up.
+        """
+        rows = self._database.all(
+            "SELECT c.seq, c.points + coalesce(rest.points, 0), c.held | coalesce(rest.held, 0)"
+            # The empty array is added to read a long list once, not for each term.
+            f" FROM ({candidates}) AS c, LATERAL (SELECT w.words || '{{}}'::bigint[] AS words"
+            "  FROM word_list w WHERE w.seq = c.seq OFFSET 0) AS list, LATERAL ("
+            f"  SELECT sum({_POINTS}) AS points, bit_or(wanted.place) AS held"
+            f"  FROM {_WANTED} JOIN posting p"
+            "  ON p.scope = c.scope AND p.word = wanted.word AND p.seq = c.seq"
+            "  WHERE wanted.word = ANY (list.words)) AS rest",
+            *values,
+            scoring.average,
+            *scoring.wanted(leading),
+        )
+        return {seq: _Scored(points, held) for seq, points, held in rows}
 
     def _postings(self, columns: str, numbers: Iterable[int], seqs: Sequence[int]) -> list[Any]:
         """Return the postings of words in items, each found by the item's own scope."""
@@ -241,8 +283,8 @@ class PostingSearch:
             f"SELECT {columns} FROM word_list w, unnest(?::bigint[]) AS wanted (word), posting p"
             " WHERE w.seq = ANY (?)"
             " AND p.scope = w.scope AND p.word = wanted.word AND p.seq = w.seq",
-            sorted(set(numbers)),
-            list(seqs),
+            sql_array(sorted(set(numbers))),
+            sql_array(seqs),
         )
 
     # Pairs of adjacent words
@@ -268,8 +310,8 @@ class PostingSearch:
         rows = self._database.all(
             "SELECT w.seq, wanted.pair FROM word_list w, unnest(?::bigint[]) AS wanted (pair)"
             " WHERE w.seq = ANY (?) AND wanted.pair = ANY (w.pairs)",
-            list(numbers),
-            sorted(seqs),
+            sql_array(numbers),
+            sql_array(sorted(seqs)),
         )
         found: dict[int, set[int]] = {}
         for seq, number in rows:
@@ -296,8 +338,8 @@ class PostingSearch:
             "  FROM (SELECT p.seq FROM posting p"
             f"  WHERE p.word = wanted.word{where} LIMIT {self._budget.paired}) AS part"
             "  JOIN word_list w USING (seq)) sample",
-            list(rarer),
-            [term.number for term in rarer.values()],
+            sql_array(rarer),
+            sql_array(term.number for term in rarer.values()),
             *values,
         )
         return {

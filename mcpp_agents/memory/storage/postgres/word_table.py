@@ -3,11 +3,11 @@
 A superseded item is not in them, because no search finds it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from mcpp_agents.memory.storage.fts_table import COLUMN_WEIGHTS
-from mcpp_agents.memory.storage.postgres.database import PostgresDatabase
+from mcpp_agents.memory.storage.postgres.database import PostgresDatabase, sql_array
 from mcpp_agents.memory.storage.postgres.words import Tokenizer, WordCounts
 
 _POSTINGS_AT_ONCE: Final = 50_000
@@ -55,7 +55,7 @@ class PostingTable:
             "INSERT INTO word_list (seq, scope, length, words, pairs)"
             " VALUES (?, ?, ?, ?::bigint[], ?::bigint[])",
             [
-                (seq, scope, counts.length, _array(counts.frequencies), _array(counts.pairs))
+                (seq, scope, counts.length, sql_array(counts.frequencies), sql_array(counts.pairs))
                 for seq, scope, counts in items
             ],
         )
@@ -80,10 +80,5 @@ class PostingTable:
             self._database.execute(
                 "INSERT INTO posting (scope, word, seq, length, frequency, own) SELECT * FROM"
                 " unnest(?::int[], ?::bigint[], ?::bigint[], ?::int[], ?::real[], ?::bool[])",
-                [_array(column) for column in columns],
+                [sql_array(column) for column in columns],
             )
-
-
-def _array(values: Iterable[float]) -> str:
-    """Return numbers as an array in SQL's notation, which is faster than a list of them."""
-    return "{" + ",".join(map(str, values)) + "}"

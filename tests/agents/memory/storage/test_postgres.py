@@ -21,6 +21,7 @@ from mcpp_agents.memory import (
 )
 from mcpp_agents.memory.access import view_of
 from mcpp_agents.memory.commands import main
+from mcpp_agents.memory.search.embedding_worker import EmbeddingWorker
 from mcpp_agents.memory.search.terms import parse
 from mcpp_agents.memory.storage.engine import Matches
 from tests.agents.memory.conftest import ManualClock, holds, rows
@@ -33,8 +34,6 @@ pytest.importorskip("psycopg_pool")
 from mcpp_agents.memory.storage.postgres import database, schema  # noqa: E402
 from mcpp_agents.memory.storage.postgres.database import PostgresDatabase  # noqa: E402
 from mcpp_agents.memory.storage.postgres.postgres import PostgresEngine  # noqa: E402
-from mcpp_agents.memory.storage.postgres.reach import reach_of_view  # noqa: E402
-from mcpp_agents.memory.storage.postgres.vector_search import VectorTable  # noqa: E402
 from mcpp_agents.memory.storage.postgres.word_search import PostingBudget  # noqa: E402
 
 SECRET = "hunter2-8fK"
@@ -420,33 +419,70 @@ class Scattered:
         return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
 
 
+def recall(url: str, principal: Principal, *, exact_items: int) -> float:
+    """Return how many of the nearest 20 of a view are found, compared with an exact search."""
+    hits = total = 0
+    engines = [PostgresEngine(url, exact_items=most) for most in (10**9, exact_items)]
+    for vector in Scattered().embed([f"goal {number}" for number in range(10)]):
+        exact, found = (
+            engine.nearest("scattered", vector.tobytes(), view_of(principal), limit=20, also=())
+            for engine in engines
+        )
+        hits += len(exact.keys() & found.keys())
+        total += len(exact)
+    for engine in engines:
+        engine.close()
+    assert total == 200
+    return hits / total
+
+
 @pytest.mark.rule("M-64")
 def test_the_vector_index_finds_nearly_what_an_exact_search_finds(database_url: str) -> None:
     words = [f"{a}{b}" for a in range(60) for b in "abcdefgh"]
-    ann = Principal("ann", frozenset({"web"}))
     with MemoryStore.open(database_url, embedder=Scattered()) as store:
         store.remember_many(
             MemoryDraft(title=word, content=f"{word} x", project="web" if n % 5 else None)
             for n, word in enumerate(words)
         )
         store.embed_pending()
-    database = PostgresDatabase(database_url)
-    exact, indexed = (VectorTable(database, exact_items=most) for most in (10**9, 0))
-    hits = total = 0
-    for vector in Scattered().embed([f"goal {number}" for number in range(10)]):
-        with database.reading():
-            model = exact.model("scattered")
-            assert model is not None
-            reach = reach_of_view(database, view_of(ann))
-            best, close = (
-                table.nearest(model, vector.tobytes(), reach, limit=20, also=())
-                for table in (exact, indexed)
-            )
-        hits += len(best.keys() & close.keys())
-        total += len(best)
-    database.close()
-    assert total == 200
-    assert hits / total >= 0.95
+    assert recall(database_url, Principal("ann", frozenset({"web"})), exact_items=0) >= 0.95
+
+
+@pytest.mark.rule("M-64")
+def test_a_large_scope_gets_a_vector_index_by_which_it_is_searched(database_url: str) -> None:
+    engine = PostgresEngine(database_url, exact_items=100)
+    ann = Principal("ann", frozenset({"web"}))
+    with MemoryStore(engine, background=EmbeddingWorker(engine, Scattered())) as store:
+        store.remember_many(
+            MemoryDraft(title="x", content="x" * n, project="web" if n % 3 else f"p{n % 4}")
+            for n in range(1, 241)
+        )
+        store.embed_pending()
+        assert own_indexes(database_url) == {}  # it is most of the database
+        store.remember_many(
+            MemoryDraft(title="x", content="x" * n, project=f"p{n % 5}") for n in range(241, 481)
+        )
+        store.acting_as(ann).remember("Mine", "private")
+        store.remember("Another", "of the large project", project="web")
+        store.embed_pending()
+        assert own_indexes(database_url).keys() == {"web"}
+    # So few vectors would be sorted rather than looked up in an index.
+    unsorted = f"{database_url}&options=-cenable_sort%3Doff"
+    assert recall(unsorted, ann, exact_items=100) >= 0.95
+    deadline = time.monotonic() + 20  # the server counts the scans of a connection after its end
+    while not own_indexes(database_url)["web"]:
+        assert time.monotonic() < deadline
+
+
+def own_indexes(url: str) -> dict[str, int]:
+    """Return the projects with an index of their own, and how often these were used."""
+    return dict(
+        rows(
+            url,
+            "SELECT s.project, i.idx_scan FROM pg_stat_user_indexes i JOIN scope s"
+            " ON i.indexrelname = 'embedding_hnsw_' || (SELECT max(id) FROM model) || '_' || s.id",
+        )
+    )
 
 
 @pytest.mark.rule("M-64")
