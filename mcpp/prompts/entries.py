@@ -194,7 +194,7 @@ class PromptEntry(msgspec.Struct, eq=False):
             case "call":
                 assert self.call is not None
                 call = self.call
-                server = call.server or "+".join(call.request.to or ())
+                server = "+".join(call.request.to or ())
                 is_expand = server == self.viewer and call.tool == EXPAND
                 name = EXPAND if is_expand else tool_name(server, call.tool)
                 arguments = dict(call.arguments)

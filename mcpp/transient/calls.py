@@ -44,10 +44,9 @@ class LoggedCall(msgspec.Struct, eq=False):
         return None if self.request.context is None else self.request.context.id
 
     @property
-    def server(self) -> str | None:
-        """The participant that was called; None if the request has no single recipient."""
-        to = self.request.to
-        return to[0] if to is not None and len(to) == 1 else None
+    def server(self) -> str:
+        """The participant that answered, one of the recipients; empty before that (T-10)."""
+        return "" if self.response is None else self.response.sender
 
     @property
     def response_id(self) -> str:

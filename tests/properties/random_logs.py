@@ -71,7 +71,7 @@ def random_log(data: bytes) -> list[Envelope]:
             case "call":
                 context = source.pick((None,) * 12 + ("k1", Context(id="k2", parent="k1")))
                 arguments = {"page": source.pick((1, 2, 3, 4, 5))}
-                server = source.pick(("crm",) * 14 + ("b", None))
+                server = source.pick(("crm",) * 13 + ("b", None, ["crm", "c"]))
                 tool = source.pick(TOOLS)
                 call = log.call(tool, arguments, sender=agent, server=server, context=context)
                 calls.append(call)

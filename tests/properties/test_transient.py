@@ -15,6 +15,15 @@ def expected(log: list[Envelope]) -> dict[str, str]:
     answered: dict[str, tuple[int, Envelope]] = {}  # by call
     pairs: set[tuple[str, str, str]] = set()
     states: dict[str, str] = {}  # by call
+
+    def fetched(call: str, server: str, tools: set[str]) -> bool:
+        return answered[call][1].sender == server and asked[call][1].kind.split(":", 2)[2] in tools
+
+    def key(call: str) -> tuple[Any, ...]:
+        request, response = asked[call][1], answered[call][1]
+        arguments = request.payload["params"]["arguments"]
+        return (request.sender, response.sender, context(request), request.kind, arguments)
+
     for at, one in enumerate(log):
         call = one.correlation_id or ""
         if "response:tools/call" not in one.kind or call not in asked or call in answered:
@@ -43,7 +52,7 @@ def expected(log: list[Envelope]) -> dict[str, str]:
                 ids = mark["consumes"]
                 named_here = [c for c in ready if c in ids or answered[c][1].id in ids]
                 own = (server, request.sender)
-                chosen = [c for c in named_here if to_one(asked[c][1]) in own]
+                chosen = [c for c in named_here if answered[c][1].sender in own]
             else:
                 here = [
                     other
@@ -55,38 +64,26 @@ def expected(log: list[Envelope]) -> dict[str, str]:
                 named = {(fetcher, consumer) for own, consumer, fetcher in pairs if own == server}
                 if any(consumer == tool for _, consumer in named):
                     fetchers = {fetcher for fetcher, consumer in named if consumer == tool}
-                    usable = [c for c in here if fetched(asked[c][1], server, fetchers)]
-                elif {to_one(asked[c][1]) for c in here} - {request.sender} <= {server}:
+                    usable = [c for c in here if fetched(c, server, fetchers)]
+                elif {answered[c][1].sender for c in here} - {request.sender} <= {server}:
                     paired = {fetcher for fetcher, _ in named}
-                    usable = [c for c in here if not fetched(asked[c][1], server, paired)]
-                    usable = [c for c in usable if to_one(asked[c][1]) == server != request.sender]
+                    usable = [c for c in here if not fetched(c, server, paired)]
+                    usable = [] if server == request.sender else usable
+                    usable = [c for c in usable if answered[c][1].sender == server]
                 else:
                     usable = []
                 chosen = sorted(set(usable) & set(ready), key=lambda c: answered[c][0])[:1]
             states |= dict.fromkeys(chosen, "consumed")
         if mark.get("lifecycle") == "transient":
             for other, state in states.items():
-                if state == "pending" and request_key(asked[other][1]) == request_key(request):
+                if state == "pending" and key(other) == key(call):
                     states[other] = "superseded"
             states[call] = "pending"
     return {answered[call][1].id: state for call, state in states.items()}
 
 
-def to_one(request: Envelope) -> str | None:
-    return request.to[0] if request.to and len(request.to) == 1 else None
-
-
-def fetched(request: Envelope, server: str, tools: set[str]) -> bool:
-    return to_one(request) == server and request.kind.split(":", 2)[2] in tools
-
-
 def context(envelope: Envelope) -> str | None:
     return None if envelope.context is None else envelope.context.id
-
-
-def request_key(request: Envelope) -> tuple[Any, ...]:
-    arguments = request.payload["params"]["arguments"]
-    return (request.sender, request.to, context(request), request.kind, arguments)
 
 
 @settings(max_examples=400, deadline=None)

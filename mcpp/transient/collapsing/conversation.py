@@ -51,7 +51,7 @@ class ConversationCall(msgspec.Struct, eq=False):
 
     id: str
     tool: str
-    server: str | None
+    server: str
     data: bytes  # the result, encoded so that nothing can change it
     arguments: Any = None
     index: int = -1

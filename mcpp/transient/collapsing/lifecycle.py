@@ -45,8 +45,8 @@ class AnsweredCall(Protocol):
         """The context in which it was made."""
 
     @property
-    def server(self) -> str | None:
-        """Who was called; None if that is ambiguous."""
+    def server(self) -> str:
+        """Who answered."""
 
     @property
     def tool(self) -> str:
@@ -105,7 +105,7 @@ class Settlement(msgspec.Struct, frozen=True):
 NOTHING: Final = Settlement()
 
 _Place = tuple[str, str | None]  # caller, context
-_Queues = dict[tuple[str | None, str], deque[TransientResult]]  # by server and tool
+_Queues = dict[tuple[str, str], deque[TransientResult]]  # by server and tool
 
 
 class TransientResults:
@@ -130,8 +130,7 @@ class TransientResults:
         if call.is_error:
             return NOTHING  # T-07, T-08: a failed call neither consumes nor is collapsible
         for hint in read_hints(call.result):
-            if call.server is not None:
-                self._pair(call.server, hint)
+            self._pair(call.server, hint)
         mark = read_mark(call.result)
         settled = self._consume(call, mark, ancestors) if mark.consumed else ()
         tracked = None
@@ -160,10 +159,10 @@ class TransientResults:
         """Return whether a tool is known to consume results of this one's tool."""
         return self._is_paired(tracked.call.server, tracked.call.tool)
 
-    def _is_paired(self, server: str | None, tool: str) -> bool:
+    def _is_paired(self, server: str, tool: str) -> bool:
         return (self._owner(server), tool) in self._paired
 
-    def _owner(self, server: str | None) -> str | None:
+    def _owner(self, server: str) -> str | None:
         # T-11: pairs belong to the declaring server, so that no server can pair another's tools.
         return None if self._matching.across_servers else server
 
@@ -256,7 +255,7 @@ class TransientResults:
         )
 
     def _offered(
-        self, queues: _Queues, keys: Iterable[tuple[str | None, str]], call: AnsweredCall
+        self, queues: _Queues, keys: Iterable[tuple[str, str]], call: AnsweredCall
     ) -> Iterator[TransientResult]:
         """Yield the first result of each queue that precedes the consumer's request (T-06)."""
         newest = self._matching.order == "newest"
@@ -290,7 +289,7 @@ class TransientResults:
         return digest[:length]
 
 
-def _trimmed(queues: _Queues, key: tuple[str | None, str]) -> deque[TransientResult]:
+def _trimmed(queues: _Queues, key: tuple[str, str]) -> deque[TransientResult]:
     """Return a queue without settled results at its ends."""
     pending = queues.get(key, _EMPTY)
     while pending and pending[0].state != "pending":

@@ -91,13 +91,13 @@ class LogBuilder:
         arguments: dict[str, Any] | None = None,
         *,
         sender: str = "analyst",
-        server: str | None = "crm",
+        server: str | list[str] | None = "crm",
         **more: Any,
     ) -> str:
         call = f"e{len(self.envelopes)}"
         params = {"name": tool, "arguments": arguments or {}}
         payload = {"jsonrpc": "2.0", "id": call, "method": "tools/call", "params": params}
-        to = None if server is None else [server]
+        to = [server] if isinstance(server, str) else server
         self.send(f"mcp/request:tools/call:{tool}", payload, sender, to=to, id=call, **more)
         self._asked[call] = self.envelopes[-1]
         return call

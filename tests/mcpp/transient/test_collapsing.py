@@ -105,6 +105,33 @@ def test_naming_another_servers_result_does_not_collapse_it() -> None:
     assert states(log, first) == ["pending"]
 
 
+@pytest.mark.rule("T-05")
+@pytest.mark.rule("T-10")
+@pytest.mark.parametrize(("thief", "state"), [("mallory", "pending"), ("crm", "consumed")])
+def test_a_result_is_of_the_recipient_that_answered(thief: str, state: str) -> None:
+    log = LogBuilder()
+    fetch = log.call("search_records", server=["crm", "backup"])
+    first = log.answer(fetch, page(1), sender="crm")
+    store = log.call("store_analysis", server=["other", thief])
+    log.answer(store, consumed(text_result("ok"), [first]), sender=thief)
+    assert states(log, first) == [state]
+
+
+@pytest.mark.rule("T-10")
+@pytest.mark.rule("T-11")
+@pytest.mark.rule("T-14")
+def test_several_recipients_do_not_change_whose_tools_a_hint_pairs() -> None:
+    log = LogBuilder()
+    both = ["crm", "backup"]
+    log.run("get_workflow_step", {}, with_context_hints(text_result("steps"), PAIR), server=both)
+    copy = log.run("search_records", {"page": 1}, page(1), server=both)
+    again = log.run("search_records", {"page": 1}, page(1))
+    foreign = log.call("search_records", {"page": 2}, server=both)
+    log.answer(foreign, page(2), sender="backup")
+    log.run("store_analysis", {}, stored(), server=both)
+    assert states(log, copy, again, foreign) == ["superseded", "consumed", "pending"]
+
+
 @pytest.mark.rule("T-06")
 def test_a_result_that_arrived_after_the_consumers_request_stays_pending() -> None:
     log = paired_log()

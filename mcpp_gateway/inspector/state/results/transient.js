@@ -52,12 +52,10 @@ export class Tracker {
     if (!call || call.response !== envelope || call.isError) return changed; // T-07, T-08
     for (const hint of readHints(call.result)) {
       // T-11: keyed by the declaring server, so that no server can pair another's tools.
-      if (call.server !== null) {
-        const fetchers = upsert(this._pairs, key(call.server, hint.consumedBy), () => new Set());
-        if (fetchers.size < MAX_FETCHERS) {
-          fetchers.add(hint.tool);
-          this._paired.add(key(call.server, hint.tool));
-        }
+      const fetchers = upsert(this._pairs, key(call.server, hint.consumedBy), () => new Set());
+      if (fetchers.size < MAX_FETCHERS) {
+        fetchers.add(hint.tool);
+        this._paired.add(key(call.server, hint.tool));
       }
     }
     const mark = readMark(call.result);
@@ -127,7 +125,6 @@ export class Tracker {
   _addRequest(request, index, name) {
     if (this._calls.has(request.id)) return null;
     const params = isObject(request.payload?.params) ? request.payload.params : {};
-    const { to } = request;
     const call = {
       request,
       index,
@@ -135,7 +132,7 @@ export class Tracker {
       arguments: isObject(params.arguments) ? params.arguments : {},
       caller: request.from,
       contextId: request.context?.id ?? null,
-      server: to?.length === 1 ? to[0] : null,
+      server: null, // the participant that answers
       response: null,
       answeredAt: -1,
     };
@@ -148,6 +145,7 @@ export class Tracker {
     // T-10, T-13: only the first response from a recipient of the request counts.
     if (!call || call.response || !call.request.to?.includes(response.from)) return null;
     call.response = response;
+    call.server = response.from;
     call.answeredAt = index;
     call.result = readResult(response.payload);
     call.isError = isTruthy(call.result.isError);
@@ -196,7 +194,7 @@ export class Tracker {
       while (queue.length && queue[0].state !== "pending") queue.shift();
       if (!queue.length) queues.delete(name);
     }
-    const fetchers = this._pairs.get(key(call.server ?? "", call.tool));
+    const fetchers = this._pairs.get(key(call.server, call.tool));
     const names = fetchers?.size
       ? [...fetchers].map((tool) => key(call.server, tool))
       : this._fromOnlyServer(call, queues);
