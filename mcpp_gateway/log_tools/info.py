@@ -1,5 +1,6 @@
 """What a log is: its extent in positions, time and bytes, read from headers."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,9 +62,15 @@ def inspect(folder: Path) -> LogInfo:
         first_time=first_time,
         last_time=last_time,
         data_bytes=data_bytes,
-        disk_bytes=sum(each.stat().st_blocks * 512 for each in folder.iterdir() if each.is_file()),
+        disk_bytes=sum(map(_disk_bytes, folder.iterdir())),
         in_use=reader.running,
         stopped=reader.stopped,
         unfinished_bytes=reader.unfinished_bytes,
         damage=tuple(map(str, damage)),
     )
+
+
+def _disk_bytes(path: Path) -> int:
+    with suppress(FileNotFoundError):  # a running gateway may delete it meanwhile
+        return path.stat().st_blocks * 512 if path.is_file() else 0
+    return 0

@@ -32,7 +32,7 @@ MODEL_WROTE = ("chat", "conclusion", "mcp/request")
 COLLAPSED = {"consumed", "superseded", "unpaired"}
 GENERATED = re.compile(
     r"> .*|@[^\s]+( to @[^\s]+)?( \([^()]*\))?:|@\S+ (answers|fails) @\S+'s \S+:"
-    r"|@\S+ calls \S+( of @\S+)?:|\[(collapsed|cut); [^\[\]]*\]"
+    r"|@\S+ calls \S+( of @\S+(, @\S+)*)?:|\[(collapsed|cut); [^\[\]]*\]"
     r"|\[folded; handle \w+\] [^>]*|\[\d+ earlier messages are left out\.\]"
     r"|\[The log begins here\.\]|\[Nothing new has been said\.\]"
 )
