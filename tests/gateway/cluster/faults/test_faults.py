@@ -127,6 +127,22 @@ async def test_a_fault_under_load_loses_and_repeats_nothing(tmp_path: Path, faul
         await progress(witnesses)
 
 
+@pytest.mark.rule("N-05")
+async def test_a_pod_in_which_nothing_happens_gets_another_leader(tmp_path: Path) -> None:
+    """No command waits, so only the silence of the leader shows that it is gone."""
+    cluster = ClusterProcesses(tmp_path, 0, servers=1)
+    try:
+        await anyio.to_thread.run_sync(cluster.start)
+        for number in range(3):
+            await cluster.wait_for_gateway(number)
+        for _ in range(2):  # then the last one leads
+            number = await cluster.wait_for_leader()
+            await anyio.to_thread.run_sync(cluster.end_gateway, number, signal.SIGKILL)
+        await cluster.wait_for_leader()
+    finally:
+        await anyio.to_thread.run_sync(cluster.close)
+
+
 GATEWAY_FAULTS = [
     *(kill_leader, kill_any_gateway, restart_any_gateway, restart_all_gateways, pause_any_gateway),
 ]
