@@ -117,7 +117,7 @@ class QueuedHandler(logging.Handler):
                 self._bytes = 0
                 if self.dropped:
                     lines.append(
-                        f"{self.dropped} log lines were dropped: nobody read them in time\n"
+                        f"{self.dropped} log lines were dropped: they were not read in time\n"
                     )
                     self.dropped = 0
             with suppress(OSError, ValueError):  # there is no other place to report it

@@ -17,7 +17,7 @@ def describe(config: Config) -> Iterator[str]:
     servers = config.cluster.shown_servers
     yield f"log        {config.log.kind}: {where.get(config.log.kind, servers)}"
     for pod, settings in config.pods.items():
-        names = ", ".join(each.id for each in settings) or "nobody is configured"
+        names = ", ".join(each.id for each in settings) or "no participant is configured"
         own = " (own limits)" if pod in config.pod_limits else ""
         yield f"pod        {pod}{own}: {names}"
     for issuer in config.issuers:

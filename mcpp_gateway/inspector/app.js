@@ -8,6 +8,7 @@ import { byId } from "./view/elements/dom.js";
 
 const TOKEN = "mcpp.token";
 const REASON = "mcpp.reason"; // why the user was signed out
+const PROBLEMS = { refused: "The gateway does not recognize this token.", unreachable: "The gateway does not respond." };
 
 function showInspector(token, view) {
   sessionStorage.setItem(TOKEN, token);
@@ -42,7 +43,7 @@ function askForToken(view, problem) {
       byId("token").value = "";
       showInspector(token, view);
     } else {
-      showError(status === "refused" ? "The gateway does not recognize this token." : "The gateway does not respond.");
+      showError(PROBLEMS[status] ?? `The gateway says: ${status}`);
     }
   });
 }
@@ -55,7 +56,7 @@ async function main() {
   const code = readCode(location.hash);
   if (code) {
     // First, so that the code stays neither in the address bar nor in the history.
-    history.replaceState(null, "", location.pathname);
+    history.replaceState(null, "", location.pathname + location.search);
     const token = await redeem(code).catch(() => null);
     if (token) {
       showInspector(token, readView(""));

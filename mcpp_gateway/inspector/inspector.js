@@ -392,7 +392,7 @@ export class Inspector {
       descendants,
       search: this.searchBar.text,
     });
-    history.replaceState(null, "", location.pathname + fragment);
+    history.replaceState(null, "", location.pathname + location.search + fragment);
   }
 
   _showFollow() {

@@ -36,7 +36,7 @@ export class Connection {
     const { session, filter, isReloading } = this._model;
     const query = session.query(filter, { fresh: isReloading });
     const scheme = location.protocol === "https:" ? "wss" : "ws";
-    const url = `${scheme}://${location.host}/ws?${query}`;
+    const url = `${scheme}://${location.host}${withPod(`/ws?${query}`)}`;
     const socket = new WebSocket(url, [SUBPROTOCOL, `mcpp.bearer.${this._token}`]);
     const before = this._socket;
     const liveness = (this._liveness = new LivenessMonitor());
@@ -126,7 +126,7 @@ export async function fetchPrompt(token, { viewer, at, budget }) {
   const query = new URLSearchParams({ viewer });
   if (at) query.set("at", at);
   if (budget) query.set("budget", budget);
-  const response = await fetch(`/prompt?${query}`, {
+  const response = await fetch(withPod(`/prompt?${query}`), {
     headers: { Authorization: `Bearer ${token}` },
     cache: "no-store",
     signal: AbortSignal.timeout(PROMPT_MS),
@@ -137,7 +137,7 @@ export async function fetchPrompt(token, { viewer, at, budget }) {
 
 /** Return the content of an attachment; throw an error with the reason if it cannot be had. */
 export async function fetchBlob(token, { hash, size }) {
-  const response = await fetch(`/blob/${hash}`, { headers: { Authorization: `Bearer ${token}` }, cache: "no-store" });
+  const response = await fetch(withPod(`/blob/${hash}`), { headers: { Authorization: `Bearer ${token}` }, cache: "no-store" });
   if (!response.ok) throw new Error(response.status === 404 ? "The gateway no longer has it, or not for you." : (await response.text()).slice(0, 200));
   const bytes = await response.arrayBuffer();
   const digest = await globalThis.crypto.subtle?.digest("SHA-256", bytes); // not in pages over plain HTTP
@@ -146,15 +146,22 @@ export async function fetchBlob(token, { hash, size }) {
   return bytes;
 }
 
-/** Return whether a token is "valid" or "refused", or the gateway is "unreachable". */
+/** Add the pod that the page's address names: a token for several pods needs it. */
+function withPod(path) {
+  const pod = new URLSearchParams(location.search).get("pod");
+  return pod === null ? path : `${path}${path.includes("?") ? "&" : "?"}pod=${encodeURIComponent(pod)}`;
+}
+
+/** Return whether a token is "valid" or "refused", or the gateway is "unreachable"; or why it is not for this pod. */
 export async function checkToken(token) {
   try {
-    const response = await fetch("/session", {
+    const response = await fetch(withPod("/session"), {
       headers: { Authorization: `Bearer ${token}` },
       cache: "no-store",
       signal: AbortSignal.timeout(CHECK_MS),
     });
     if (response.ok) return "valid";
+    if (response.status === 400 || response.status === 403) return (await response.text()).trim().slice(0, 500);
     return response.status === 401 || response.status === 429 ? "refused" : "unreachable";
   } catch {
     return "unreachable";

@@ -1,8 +1,8 @@
 """Keys of issuers on the disk, so that a restart does not need their key servers (S-08).
 
 There is one file for each key server, in the folder of the logs or of the gateway's own tokens. It
-holds public keys, but whoever writes it decides who is admitted: a file that another user could
-have written is not used.
+holds public keys, but they decide who is admitted: a file that another user could have written is
+not used.
 """
 
 import logging

@@ -66,6 +66,7 @@ class InspectorHarness:
         origins: tuple[str, ...] = (),
         log: Path | None = None,
         people: tuple[str, ...] = (),
+        more: str = "",
         **limits: float,
     ) -> None:
         self.port = free_port()
@@ -76,7 +77,7 @@ class InspectorHarness:
         config = _config(self.port, names, origins, limits, people)
         if log is not None:
             config += f"\n[log]\nkind = 'file'\npath = {json.dumps(str(log))}\n"
-        self._path.write_text(config)
+        self._path.write_text(f"{config}\n{more}")
         self._process: subprocess.Popen[str] | None = None
         self._clients = ExitStack()
 

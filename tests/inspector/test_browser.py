@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from mcpp.protocol.cards import card_digest, card_text
 from mcpp.protocol.envelope import Context
 from mcpp.transient.summaries import summarize
 from mcpp_agents.cli.joining import PERSON
+from mcpp_gateway.tokens.store import TokenStore
 from tests.gateway.ports import free_port
 from tests.inspector.conftest import press, sign_in
 from tests.inspector.harness import (
@@ -70,6 +72,32 @@ def test_a_wrong_token_is_refused_and_a_right_one_signs_in(
     page.reload()
     expect(page.locator("#status")).to_have_text("Signed in as ada")
     assert page.evaluate("Object.values(localStorage).join()").find(harness.token("ada")) == -1
+
+
+@pytest.mark.rule("S-06")
+def test_a_token_for_several_pods_signs_in_to_the_pod_of_the_address(
+    new_page: NewPage, tmp_path: Path
+) -> None:
+    more = f'[tokens]\npath = "{tmp_path / "tokens"}"'
+    with inspector_harness(tmp_path, pods=2, more=more) as harness:
+        now = time.time()
+        store = TokenStore(tmp_path / "tokens")
+        token = store.sign("eve", ["demo", "demo1"], {}, now=now, expires=now + 600)
+        page = new_page()
+        for address, shown in (("", "add pod="), ("/?pod=demo1", "")):
+            page.goto(harness.url + address)
+            page.fill("#token", token)
+            page.press("#token", "Enter")
+            if shown:
+                expect(page.locator("#sign-in-problem")).to_contain_text(shown)
+        expect(page.locator("#status")).to_have_text("Signed in as eve")
+        assert page.url.startswith(f"{harness.url}/?pod=demo1")
+        second = harness.for_pod(1)
+        second.join("ada").send("chat", {"text": "hello in the second pod"})
+        second.stop()
+        expect(page.locator("#log")).to_contain_text("hello in the second pod")
+        page.reload()
+        expect(page.locator("#status")).to_have_text("Signed in as eve")
 
 
 def test_signing_out_forgets_the_token(page: Page) -> None:

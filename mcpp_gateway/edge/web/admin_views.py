@@ -76,7 +76,7 @@ def gateway_status(gateway: "Gateway") -> GatewayStatus:
         log_accepting=gateway.has_space,
         log_reachable=gateway.is_log_reachable,
         pods=len(gateway.pods),
-        connections=len(gateway.connections),
+        connections=sum(pod.members.sessions for pod in gateway.pods.values()),
         unsent_bytes=gateway.outbox_bytes(),
         revocations=0 if gateway.tokens is None else len(gateway.tokens.revocations),
     )

@@ -150,7 +150,7 @@ async def test_nothing_is_lost_when_a_new_process_takes_over(tmp_path: Path) -> 
 @pytest.mark.torture
 async def test_clients_resume_within_a_second_in_twenty_upgrades(tmp_path: Path) -> None:
     longest = await upgrades(tmp_path, 20)
-    assert sorted(longest)[len(longest) // 2] < 1.0, longest
+    assert max(longest) < 1.0, longest
 
 
 @pytest.mark.rule("O-04")
