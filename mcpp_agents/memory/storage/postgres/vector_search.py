@@ -35,8 +35,6 @@ _MAX_EF: Final = 1_000
 # How long a process may not know of an index that another one has built.
 _KNOWN_SECONDS: Final = 60.0
 _BYTES: Final = 2
-
-
 _IS_OWNER: Final = (
     "(SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = 'embedding'::regclass)"
 )

@@ -2,14 +2,16 @@
 
 A term's postings are adjacent in the index, for each scope. The rarest terms, as many as a budget
 of postings allows, select the candidates; the others are added up among the best of these. If these
-are too few, the newest items with the next term are candidates too, and those that also contain the
-term after it. In a view that fits the budget, as most do, the result is exact. How common a term
-is, is counted in the view (M-12), or in a large one estimated from its newest items.
+are too few, the newest items with the next terms are candidates too, again within a budget, and
+those that contain the next two. In a view that fits the budget, as most do, the result is exact.
+How common a term is, is counted in the view (M-12), or in a large one estimated from its newest
+items.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from mcpp_agents.memory.search.terms import Pair, Query
@@ -47,7 +49,8 @@ class PostingBudget:
     counted: int = 10_000  # items in which terms are counted exactly; more are sampled
     sampled: int = 5_000  # newest items from which frequencies are estimated
     min_sample: int = 30  # matching items that make an estimate good enough
-    joined: int = 20_000  # postings of two common terms that are joined
+    newest: int = 30_000  # of common terms in the newest items
+    joined: int = 20_000  # of two common terms that are joined
     paired: int = 500  # items of a pair's rarer word in which the pair is counted
 
 
@@ -104,11 +107,13 @@ class PostingSearch:
         if not terms:
             return Matches({}, {}, [], {}, visible)
         scoring = _Scoring(terms, reach.tokens / max(reach.items, 1))
-        leading = self._affordable(terms)
+        leading = _affordable(terms, self._budget.scored)
         found = self._best(scoring, leading, reach, limit)
         if len(found) < limit and leading < len(terms):
-            since = self._newest_since(terms[leading], reach, visible)
-            found |= self._best(scoring, len(terms), reach, limit, since)
+            share = min(1.0, self._budget.scored / terms[leading].count)  # of the items, the newest
+            since = self._since(round(share * visible), reach, visible)
+            read = max(leading + 1, _affordable(terms, self._budget.newest / share))
+            found |= self._best(scoring, read, reach, limit, since)
             found |= self._with_both(scoring, leading, reach, limit)
         best = sorted(found, key=lambda seq: (-found[seq].points, -seq))[:limit]
         holders = {
@@ -204,19 +209,6 @@ class PostingSearch:
         if visible <= items:
             return 0
         return int(self._database.one(_START, items / visible, reach.scopes)[0])
-
-    def _affordable(self, terms: Sequence[_Term]) -> int:
-        """Return how many of the terms, rarest first, fit the budget."""
-        total = 0
-        for position, term in enumerate(terms):
-            total += term.count
-            if total > self._budget.scored:
-                return position
-        return len(terms)
-
-    def _newest_since(self, term: _Term, reach: Reach, visible: int) -> int:
-        share = min(1.0, term.count / max(visible, 1))
-        return self._since(round(self._budget.scored / max(share, 1e-9)), reach, visible)
 
     # Scores
 
@@ -346,3 +338,8 @@ class PostingSearch:
             pair: round(found * max(rarer[pair].count, read) / max(read, 1))
             for pair, read, found in rows
         }
+
+
+def _affordable(terms: Sequence[_Term], budget: float) -> int:
+    """Return how many of the terms, rarest first, fit a budget of postings."""
+    return sum(spent <= budget for spent in accumulate(term.count for term in terms))

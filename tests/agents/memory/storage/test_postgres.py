@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -389,6 +390,23 @@ def test_for_a_common_word_the_newest_visible_items_are_found(
     store.remember_many(MemoryDraft(title="Flow", content="flow", kind="note") for _ in range(60))
     assert list(found(engine, "flow", Principal("ann")).words) == [8, 7, 6, 5]
     assert min(found(engine, "flow").words) > 50
+
+
+def test_a_word_too_common_to_select_items_is_scored_among_those_selected(
+    database_url: str,
+) -> None:
+    engine = PostgresEngine(database_url, budget=replace(SMALL, newest=0, joined=0))
+    with MemoryStore(engine) as store:
+        store.remember_many(
+            MemoryDraft(title=str(n), content="wing" if n % 3 else "the flow", kind="note")
+            for n in range(60)
+        )
+        both = store.remember("Both", "flow and wing", "note")
+        matches = found(engine, "flow wing")
+        [seq] = [item.seq for item in engine.find([both.id], None).values()]
+    assert next(iter(matches.words)) == seq
+    assert matches.holders["wing"] == {seq}
+    assert matches.holders["flow"] == matches.words.keys()
 
 
 def test_a_rare_word_is_scored_with_the_common_words_around_it(
