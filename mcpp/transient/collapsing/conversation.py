@@ -81,8 +81,7 @@ class ConversationCall(msgspec.Struct, eq=False):
 
     def deduplication_key(self) -> tuple[object, ...]:
         """Return a key shared by calls with equal server, tool and arguments."""
-        arguments = msgspec.json.encode(self.arguments, order="sorted", enc_hook=repr)
-        return (self.server, self.tool, arguments)
+        return (self.server, self.tool, _encoded(self.arguments, order="sorted", enc_hook=repr))
 
 
 class _PlacedResult(msgspec.Struct):
@@ -127,12 +126,16 @@ class Conversation:
         """Add the result of a call; a second one for the same call is ignored (T-13).
 
         `tool` is the tool's name at its server, `call_id` the call's id in the messages, and
-        `server` any name for the server, for clients that have several.
+        `server` any name for the server, for clients that have several. Invalid Unicode is replaced
+        by U+FFFD; a result that is nested too deeply for JSON is taken for a failed one (T-08).
         """
         if call_id in self._read or call_id in self._added:
             return
         owner = _CLIENT if tool == EXPAND else server
-        data = msgspec.json.encode(as_json(result))
+        try:
+            data = _encoded(as_json(result))
+        except RecursionError:
+            data = _encoded(failure("The result is nested too deeply."))
         self._added[call_id] = ConversationCall(call_id, tool, owner, data)
 
     def collapse(self, messages: Sequence[Any]) -> list[Any]:
@@ -248,3 +251,19 @@ class Conversation:
         tracked = self._results.find_response(id)
         assert tracked is not None
         return self._count(collapsed_text(tracked))
+
+
+def _encoded(value: Any, **options: Any) -> bytes:
+    try:
+        return msgspec.json.encode(value, **options)
+    except UnicodeEncodeError:  # half of a surrogate pair, which Python's JSON parser lets through
+        return msgspec.json.encode(_valid(value), **options)
+
+
+def _valid(value: Any) -> Any:
+    """Return a copy of a JSON value with U+FFFD for invalid Unicode."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, Mapping):
+        return {_valid(name): _valid(member) for name, member in value.items()}
+    return [_valid(each) for each in value] if isinstance(value, (list, tuple)) else value

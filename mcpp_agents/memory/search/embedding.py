@@ -68,7 +68,7 @@ class MiniLmEmbedder:
     """
 
     model = "all-MiniLM-L6-v2-int8"
-    lexical_share = 0.6
+    lexical_share = 0.5
     _MAX_TOKENS: Final = 256  # what the model was trained for
     _BATCH: Final = 16
 

@@ -75,10 +75,10 @@ def parse(goal: str) -> Query:
     return Query(tuple(terms)[:MAX_TERMS], tuple(pairs.values())[:MAX_TERMS], runs[:MAX_TERMS])
 
 
-def words(text: str) -> dict[str, int]:
-    """Return the significant words of a text with their counts."""
-    found = Counter(_WORD.findall(text.lower()))
-    return {word: count for word, count in found.items() if word not in _STOP}
+def words(text: str, letters: int | None = None) -> dict[str, int]:
+    """Return the significant words of a text, or their first letters, with their counts."""
+    found = _WORD.findall(text.lower())
+    return Counter([word[:letters] for word in found if word not in _STOP])
 
 
 def spans(run: str, held: Container[str]) -> list[str]:

@@ -276,6 +276,37 @@ def test_what_is_no_result_is_refused_with_its_type(result: Any) -> None:
         Conversation().add_result("fetch", "c1", result)
 
 
+@pytest.mark.rule("T-16")
+@pytest.mark.rule("T-25")
+def test_invalid_unicode_in_a_result_or_in_arguments_is_replaced() -> None:
+    chat = ApiMessages("anthropic")
+    half = transient(text_result("a\ud83d b" + LONG, extra={"\ude00": ["\ud83d\ude00"]}), "half")
+    first = chat.run("search", half, text="\ud83d")
+    again = chat.run("search", half, text="\ud83d")
+    chat.run("store", stored())
+    assert chat.states(first, again) == ["superseded", "consumed"]
+    tracked = chat.conversation.find(again)
+    assert tracked is not None
+    original = chat.conversation.original(tracked.handle)
+    assert original is not None
+    assert original["content"][0]["text"] == "a\ufffd b" + LONG
+    assert original["extra"] == {"\ufffd": ["\U0001f600"]}
+
+
+@pytest.mark.rule("T-08")
+@pytest.mark.rule("T-25")
+def test_a_result_that_is_nested_too_deeply_stays_as_it_is() -> None:
+    chat = ApiMessages("anthropic")
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    first = chat.run("search", transient(text_result(LONG)) | {"structuredContent": deep})
+    chat.run("store", stored())
+    chat.says("Done.")
+    assert chat.conversation.find(first) is None
+    assert chat.conversation.collapse(chat.messages) == chat.messages
+
+
 def test_summaries_are_visible_text() -> None:
     marked = transient(text_result(LONG), summary="a\x1b[31mred\u202e\u200dfamily\nof 3")
     assert read_mark(marked).summary == "a[31mred\u200dfamily of 3"

@@ -1,4 +1,4 @@
-"""Re-ranking by similarity to the best matches."""
+"""Re-ranking by the relevance of similar texts."""
 
 import pytest
 
@@ -28,10 +28,28 @@ def test_of_two_equal_matches_the_one_similar_to_the_best_comes_first() -> None:
 @pytest.mark.rule("M-29")
 def test_texts_with_few_words_are_not_compared() -> None:
     before = relevances(1.0, 0.9, 0.5)
-    short = {seq: text("wing", 29) for seq in before}
+    short = {seq: text("wing", 19) for seq in before}
     assert rerank(before, short) == before
     mixed = {1: text("wing"), 2: "A few words.", 3: text("wing")}
     assert rerank(before, mixed)[2] == before[2]
+
+
+@pytest.mark.rule("M-29")
+def test_a_text_among_relevant_ones_passes_one_among_irrelevant_ones() -> None:
+    on, off = text("wing"), text("soup")
+    texts = {1: off, 2: on, 3: on + " a", 4: on + " b", 5: off + " a", 6: off + " b"}
+    moved = rerank(relevances(1.0, 0.95, 0.9, 0.9, 0.1, 0.1), texts)
+    assert moved[2].fused > moved[1].fused
+    assert moved[5].fused > 0.1 * moved[1].fused
+    assert max(each.fused for each in moved.values()) == pytest.approx(1.0)
+
+
+@pytest.mark.rule("M-29")
+def test_forms_of_a_word_are_similar() -> None:
+    stems = [f"{letter * 5}s" for letter in "bcdfghjklmnpqrstvwxz"]
+    one, other = (" ".join(stem + end for stem in stems) for end in ("ing", "ed"))
+    moved = rerank(relevances(1.0, 0.5, 0.5), {1: one, 2: other, 3: text("soup")})
+    assert moved[2].fused > moved[3].fused
 
 
 @pytest.mark.rule("M-29")
