@@ -87,6 +87,7 @@ class ExportedEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
     contexts: tuple[ExportedContext, ...] = ()
     text: str
     erased: bool = False
+    card: str = ""  # that the entry announces
     attachments: tuple[str, ...] = ()  # hashes of blobs, which are in a folder of their own
     private: tuple[str, ...] = ()  # those of them that are only for the addressees
     owners: tuple[OwnerState, ...] = ()  # issuers of the participants of a presence
@@ -204,6 +205,7 @@ def _exported(batch: Batch) -> Iterator[ExportedEntry]:
             contexts=tuple(map(_context, entry.contexts)),
             text=entry.text.decode(),
             erased=entry.erased,
+            card=entry.card.decode(),
             attachments=entry.attachments,
             private=entry.private,
             owners=entry.owners,
@@ -337,6 +339,7 @@ class _Importer:
                 (entry.about,) if isinstance(entry.about, str) else entry.about or (),
                 tuple(map(_lineage, entry.contexts)),
                 erased=entry.erased,
+                card=entry.card.encode(),
                 attachments=entry.attachments,
                 private=entry.private,
                 owners=entry.owners,

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcpp.protocol.envelope import GATEWAY
 from mcpp_gateway.core.records import (
     Batch,
     LogEntry,
@@ -138,18 +139,21 @@ def test_an_exported_log_is_imported_again_without_a_difference(
 
 
 @pytest.mark.rule("L-11", "L-28")
-def test_the_owners_of_names_survive_export_and_import(tmp_path: Path) -> None:
+def test_cards_and_the_owners_of_names_survive_export_and_import(tmp_path: Path) -> None:
     log = new_log(tmp_path / "pod")
-    owners = (OwnerState("ada", "company", 9.5),)
-    entry = LogEntry("m0", "system:gateway", None, "system/presence", None, b"{}", ("ada",))
-    entry = msgspec.structs.replace(entry, owners=owners)
-    log.write([NewRecord(BATCH, 0, 1.0, encode_batch(Batch(1, 0, 0, 1.0, [entry])), 1)])
-    log.stop(1, 1.0)
+    presence = LogEntry("m0", GATEWAY, None, "system/presence", None, b"{}", ("ada",), time=1.0)
+    update = LogEntry("m1", GATEWAY, (), "system/update", None, b"{}", time=1.0)
+    entries = [
+        msgspec.structs.replace(presence, owners=(OwnerState("ada", "company", 9.5),)),
+        msgspec.structs.replace(update, card=b'{"name": "Ada"}'),
+    ]
+    log.write([NewRecord(BATCH, 0, 1.0, encode_batch(Batch(1, 0, 0, 1.0, entries)), 2)])
+    log.stop(2, 1.0)
     import_lines(export(tmp_path / "pod"), tmp_path / "copy" / "pod")
     copy = SegmentLog(OsDisk(tmp_path / "copy" / "pod"))
     copy.recover()
-    (found,) = [each for record in copy.read(0) for each in decode_batch(record.payload).entries]
-    assert found.owners == owners
+    (record,) = copy.read(0)
+    assert decode_batch(record.payload).entries == entries
 
 
 @pytest.mark.rule("L-11")
