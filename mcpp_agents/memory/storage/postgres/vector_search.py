@@ -66,7 +66,7 @@ class _Indexes(NamedTuple):
     since: float
 
 
-class _Part(NamedTuple):
+class _Selection(NamedTuple):
     """A query, and its values."""
 
     sql: str
@@ -241,7 +241,7 @@ class VectorTable:
 
 def _part(
     model: StoredModel, reach: Reach, limit: int, *, own: int | None = None, is_exact: bool = False
-) -> _Part:
+) -> _Selection:
     """Return the query of the nearest items in a reach; its first value is the vector."""
     kind = f"halfvec({model.dimensions})"
     distance = f"v.data::{kind} <#> ?::{kind}"
@@ -255,7 +255,7 @@ def _part(
         f"(SELECT v.seq, {distance} AS distance FROM embedding v"
         f" WHERE v.model = {model.id}{where} ORDER BY distance LIMIT {int(limit)})"
     )
-    return _Part(sql, values)
+    return _Selection(sql, values)
 
 
 def dimensions_of(vectors: Mapping[int, bytes]) -> int:
