@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Annotated, Any, Final, NamedTuple, TypedDict, TypeVar
 
 import msgspec
@@ -23,6 +24,8 @@ MAX_LIST: Final = 64
 MAX_WORD_CHARS: Final = 256
 MAX_ADDRESS_CHARS: Final = 2_048
 MAX_METADATA_BYTES: Final = 8_192
+# A pack nests metadata in itself and in a message, and an envelope ends at 64 levels (E-03).
+MAX_METADATA_DEPTH: Final = 16
 DEFAULT_TOKEN_BUDGET: Final = 4_000
 _MAX_NUMBER: Final = 2**53
 
@@ -340,6 +343,13 @@ def _check_metadata(metadata: Mapping[str, Any]) -> None:
         raise InvalidMemory(f"metadata holds at most {MAX_METADATA_BYTES} bytes")
     if _NOT_TEXT.search(encoded.decode()) or b"\\u0000" in encoded:
         raise InvalidMemory("metadata must be text, without NUL and lone surrogates")
+    level: list[Any] = [metadata]
+    for _ in range(MAX_METADATA_DEPTH):
+        members = (each.values() if isinstance(each, Mapping) else each for each in level)
+        inner = chain.from_iterable(members)
+        level = [one for one in inner if isinstance(one, (Mapping, list, tuple))]
+    if level:
+        raise InvalidMemory(f"metadata nests at most {MAX_METADATA_DEPTH} levels")
 
 
 def _check_id(name: str, word: str | None) -> None:

@@ -420,9 +420,14 @@ class ClusterLog:
             link.receive_record(message)
 
     def _receive_forward(self, message: NatsMessage) -> None:
-        link = self._pods.get(message.subject.split(".")[1])
+        pod, forward = message.subject.split(".")[1], decode_forward(message.data)
+        link = self._pods.get(pod)
         if link is not None:
-            link.receive_forward(decode_forward(message.data))
+            link.receive_forward(forward)
+        else:  # chosen as a successor, but this pod is not configured here: as if it were away
+            gateway = forward.origin.rpartition("/")[0]
+            reply = f"{self._link.prefix}.reply.{gateway}.forward.{pod}.{self.gateway}"
+            self._link.send(reply, b"")
 
     def _receive_live(self, message: NatsMessage) -> None:
         link = self._pods.get(message.subject.split(".")[1])

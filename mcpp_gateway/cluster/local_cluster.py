@@ -52,7 +52,7 @@ def load(path: Path) -> Config:
     if config.log.kind == "jetstream":
         return config
     folder = path.absolute().parent / _FOLDER
-    count = len(list(folder.glob("nats-*"))) if path.name == _POD else 0
+    count = _size(folder) if path.name == _POD else 0
     if not count:
         hint = "; `mcpp up --cluster 3` runs it as a cluster" if path.name == _POD else ""
         raise ConfigError(f'{path}: log.kind is "{config.log.kind}", not "jetstream"{hint}')
@@ -60,6 +60,11 @@ def load(path: Path) -> Config:
     cluster = msgspec.structs.replace(config.cluster, servers=servers, replicas=count)
     log = msgspec.structs.replace(config.log, kind="jetstream", path=str(folder))
     return msgspec.structs.replace(config, cluster=cluster, log=log)
+
+
+def _size(folder: Path) -> int:
+    """Return how many NATS servers have their files in a folder."""
+    return len(list(folder.glob("nats-*")))
 
 
 class Restarts:
@@ -100,10 +105,17 @@ class LocalCluster:
             raise ConfigError("--cluster: must be 1, 3 or 5")
         if port + _ROUTES + count > _MAX_PORT:
             raise ConfigError(f"--cluster: needs ports up to {port + _ROUTES + count}")
+        folder = config.parent / _FOLDER
+        if _size(folder) not in (0, count):
+            raise ConfigError(
+                f"--cluster: the log in {folder} was kept by {_size(folder)} NATS servers, and "
+                f"{count} may lose a part of it: use --cluster {_size(folder)}, or move the folder "
+                "away to begin with an empty log"
+            )
         ports = [
             port + offset + number for offset in (_CLIENTS, _ROUTES) for number in range(count)
         ]
-        self._servers = NatsServers(config.parent / _FOLDER, count, ports)
+        self._servers = NatsServers(folder, count, ports)
         self._config = config
         self.ports = [port + number for number in range(count)]
         servers = ", ".join(f'"{address}"' for address in self._servers.addresses)

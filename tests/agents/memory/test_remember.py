@@ -34,6 +34,20 @@ def test_items_survive_reopening_the_store(location: str) -> None:
         assert names(store, "tokens") == ["Tokens rotate"]
 
 
+def nested(levels: int) -> Any:
+    """Return objects and lists in each other."""
+    value: Any = 1
+    for level in range(levels):
+        value = [value] if level % 2 else {"a": value}
+    return value
+
+
+@pytest.mark.rule("M-44")
+def test_metadata_may_nest_sixteen_levels(store: MemoryStore) -> None:
+    store.remember("t", "c", metadata={"a": nested(15)})
+    assert store.context("t").items[0].metadata["a"] == nested(15)
+
+
 @pytest.mark.rule("M-02")
 def test_an_idempotency_key_stores_once(store: MemoryStore) -> None:
     first = store.remember("One", "apple", "note", idempotency_key="k")
@@ -362,7 +376,15 @@ def test_tasks_and_metadata_are_returned_and_tasks_are_found(store: MemoryStore)
 @pytest.mark.rule("M-44")
 @pytest.mark.parametrize(
     "metadata",
-    [{"author": "boss"}, {"x": "y" * 9000}, {str(n): n for n in range(65)}, {"": 1}, {"a": "\x00"}],
+    [
+        {"author": "boss"},
+        {"x": "y" * 9000},
+        {str(n): n for n in range(65)},
+        {"": 1},
+        {"a": "\x00"},
+        {"a": nested(16)},
+        {"a": nested(190)},
+    ],
 )
 def test_unsuitable_metadata_are_refused(store: MemoryStore, metadata: dict[str, Any]) -> None:
     with pytest.raises(InvalidMemory, match="metadata"):

@@ -23,6 +23,7 @@ from mcpp_gateway.cluster.nats_link import LinkError
 from mcpp_gateway.cluster.nats_servers import NatsServers
 from mcpp_gateway.cluster.streams import Streams
 from mcpp_gateway.config import Config, ConfigError
+from mcpp_gateway.core.cluster.leading.leadership import ranking
 from mcpp_gateway.core.cluster.messages import decode_beat
 from mcpp_gateway.core.cluster.pod import ClusterPod
 from mcpp_gateway.core.cluster.records import VERSION, Claim, encode_record
@@ -225,6 +226,43 @@ async def test_a_drained_gateway_moves_its_leaderships_and_clients_within_300_ms
             tasks.start_soon(send, stayed, "stayed", 2.0)
             tasks.start_soon(leader.drain)
     assert max(worst.values()) <= 0.3, worst
+
+
+@pytest.mark.torture  # it measures, so it runs alone
+@pytest.mark.rule("N-05")
+async def test_a_successor_that_is_not_configured_with_the_pod_delays_little(
+    nats: NatsServers,
+) -> None:
+    elsewhere = f'[pods.elsewhere.participants.a]\ntoken = "{token("a")}"'
+    other_pod = configure(nats, elsewhere, participants="")
+    async with gateways(configure(nats)) as both:
+        await eventually(lambda: any(cluster_of(each)._leads("demo") for each in both))
+        first, second = both if cluster_of(both[0])._leads("demo") else reversed(both)
+        stranger = Gateway(other_pod, asyncio.get_running_loop())
+        while True:
+            await stranger.listen()
+            name = cluster_of(stranger).gateway
+            if ranking("demo", [name, cluster_of(second).gateway])[0] == name:
+                break
+            await stranger.drain()
+            stranger = Gateway(other_pod, asyncio.get_running_loop())
+        await eventually(lambda: name in cluster_of(first)._silence.alive(0.5))
+        worst = 0.0
+        async with (
+            mcpp.connect(url(second), token=token("a")) as a,
+            anyio.create_task_group() as tasks,
+        ):
+            await a.send("chat", 0)
+            tasks.start_soon(first.drain)
+            end = anyio.current_time() + 2.0
+            while (began := anyio.current_time()) < end:
+                await a.send("chat", 1)
+                worst = max(worst, anyio.current_time() - began)
+        (link,) = cluster_of(second).links
+        assert link.pod.is_leader
+        assert link.pod.replica.fence.term == 3  # after the one that was chosen
+        await stranger.drain()
+    assert worst <= 0.3
 
 
 @pytest.mark.rule("G-53")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mcpp_gateway.cluster.local_cluster import LocalCluster, Restarts
+from mcpp_gateway.config import ConfigError
 
 PORT = 40_000
 
@@ -59,3 +60,14 @@ def test_a_process_that_cannot_be_started_is_tried_again(
         cluster._stopping.set()
         watcher.join()
         cluster._gateways[PORT + 1].communicate()
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_the_files_of_a_local_cluster_are_used_with_as_many_servers_only(
+    tmp_path: Path, count: int
+) -> None:
+    for number in (1, 2, 3):
+        (tmp_path / f"cluster/nats-{number}").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"was kept by 3 NATS servers.*use --cluster 3"):
+        LocalCluster(tmp_path / "pod.toml", PORT, count, os.environ)
+    LocalCluster(tmp_path / "pod.toml", PORT, 3, os.environ)
