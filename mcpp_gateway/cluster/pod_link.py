@@ -21,6 +21,7 @@ from mcpp_gateway.core.effects import Effect
 logger = logging.getLogger("mcpp.gateway")
 
 _REPAIR_SECONDS: Final = 0.25
+_COMPARE_SECONDS: Final = 0.02  # of a leadership that others claim at the same time
 _LIVE_BYTES: Final = 262_144
 _RETRY_SECONDS: Final = 0.5
 _REFUSED_LOG_SECONDS: Final = 10.0
@@ -233,17 +234,20 @@ class PodLink:
 
         The log has lost it while no gateway ran (N-14). No client is admitted before that.
         """
-        pod, was_leader = self.pod, False
+        pod, is_reported = self.pod, False
         await self.archive.recover(pod.replica.epoch)
         while self.archive.shows_loss() and not pod.outdated:
             # Once it leads, it has applied everything that is before its own claim.
-            if pod.is_leader and not was_leader:
-                reason = "an entry that was copied here is not in it"
-                facts = {"pod": self._name, "reason": reason}
-                logger.error("the log has lost its end; a new epoch begins", extra=facts)
-            was_leader = pod.is_leader
-            pod.delegation.claim_anew(self._clock(), after_loss=was_leader)
-            await asyncio.sleep(_REPAIR_SECONDS)
+            if pod.is_leader:
+                if not is_reported:
+                    reason = "an entry that was copied here is not in it"
+                    facts = {"pod": self._name, "reason": reason}
+                    logger.error("the log has lost its end; a new epoch begins", extra=facts)
+                    is_reported = True
+                pod.delegation.begin_epoch(self._clock())
+            else:
+                pod.delegation.claim_anew(self._clock())
+            await asyncio.sleep(_COMPARE_SECONDS)
             await self.archive.recover(pod.replica.epoch)
 
     def _expect(self, sequence: int) -> None:

@@ -77,7 +77,7 @@ def test_faults_leave_one_order_and_lose_nothing(seed: int) -> None:
 
 
 @pytest.mark.rule("N-02", "N-04", "N-05")
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", [*range(10), 123])
 def test_drained_gateways_leave_one_order_and_lose_nothing(seed: int) -> None:
     assert random_run(seed, drains=True) == []
 

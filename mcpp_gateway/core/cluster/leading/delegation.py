@@ -76,6 +76,7 @@ class Delegation:
         self._suspected_since: float | None = None
         self._unaware_beats = 0  # of the gateway that leads by the log
         self._claimed_at = float("-inf")
+        self._lost_term = 0  # in which it last claimed as one that knows of lost records
         self._progress_at = float("-inf")
         self._resend_soon = False
         self._held_until = float("-inf")
@@ -259,14 +260,24 @@ class Delegation:
         if self._replica.fence.leader == gateway and self._may_claim(now):
             self._claim(self.gateway, now)
 
-    def claim_anew(self, now: float, *, after_loss: bool) -> None:
-        """Claim whichever gateway leads, at most once a second.
+    def claim_anew(self, now: float) -> None:
+        """Claim whichever gateway leads, at most once a second, to learn where the log ends.
 
-        Without `after_loss`, to learn where the log ends: what is before the claim was applied
-        when it is. With it, to begin a new epoch: this gateway knows records that were lost (N-14).
+        When this gateway leads, it has applied what is before its claim.
         """
         if self.may_lead and now - self._claimed_at >= _CLAIM_SECONDS:
-            self._claim(self.gateway, now, after_loss=after_loss)
+            self._claim(self.gateway, now)
+
+    def begin_epoch(self, now: float) -> None:
+        """Claim as the leader that knows of lost records, which begins a new epoch (N-14).
+
+        At once, and once more after a second: others that know the same claim, too, and the first
+        one that leads has to do it before it is replaced.
+        """
+        assert self.leader is not None
+        if self._lost_term != self.leader.term or now - self._claimed_at >= _CLAIM_SECONDS:
+            self._lost_term = self.leader.term
+            self._claim(self.gateway, now, after_loss=True)
 
     def hear_beat(self, gateway: str, term: int | None) -> None:
         """Take note of a beat: the term in which its gateway leads this pod, if it does."""

@@ -1,9 +1,10 @@
 """A real cluster whose NATS server is put back to older files."""
 
+import asyncio
 import shutil
 import signal
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -106,21 +107,59 @@ class OlderFiles:
         self._nats.wait(0)
 
 
+def with_copies(nats: NatsServers, path: Path) -> Config:
+    found = configure(nats)
+    return replace(found, log=replace(found.log, path=str(path)))
+
+
+async def send(gateway: Gateway, count: int) -> None:
+    async with mcpp.connect(url(gateway), token=token("a"), options=QUICK) as a:
+        for number in range(count):
+            await a.send("chat", f"text {number}")
+
+
+@pytest.mark.rule("G-16", "N-14")
+async def test_gateways_that_start_together_with_copies_begin_one_epoch(
+    nats: NatsServers, tmp_path: Path
+) -> None:
+    paths = [tmp_path / name for name in ("one", "two", "three")]
+
+    @asynccontextmanager
+    async def all_gateways() -> AsyncIterator[list[Gateway]]:
+        loop = asyncio.get_running_loop()
+        running = [Gateway(with_copies(nats, path), loop) for path in paths]
+        await asyncio.gather(*(each.listen() for each in running))
+        try:
+            yield running
+        finally:
+            await asyncio.gather(*(each.drain() for each in running))
+
+    async with all_gateways() as (first, *_):
+        await send(first, 5)
+    older = OlderFiles(nats, tmp_path / "older")
+    async with all_gateways() as running:
+        await send(running[0], 10)
+        end = running[0].pods["demo"].journal.end
+        await eventually(lambda: {each.pods["demo"].journal.end for each in running} == {end})
+        epoch = running[0].pods["demo"].epoch
+    older.put_back()
+    with anyio.fail_after(20):
+        async with all_gateways() as running:
+            await send(running[2], 1)
+            epochs = {each.pods["demo"].epoch for each in running}
+            assert len(epochs) == 1
+            assert epoch not in epochs
+
+
 @pytest.mark.rule("G-16", "N-14")
 @pytest.mark.parametrize("grown_by", [0, 3, 30])
 async def test_a_gateway_that_starts_knows_by_its_copy_that_the_log_lost_its_end(
     nats: NatsServers, tmp_path: Path, grown_by: int
 ) -> None:
     """Also where a gateway without a copy has let the log grow again, and goes on doing so."""
-    found = configure(nats)
 
     def at(path: str) -> Config:
-        return replace(found, log=replace(found.log, path=str(tmp_path / path)))
-
-    async def send(gateway: Gateway, count: int) -> None:
-        async with mcpp.connect(url(gateway), token=token("a"), options=QUICK) as a:
-            for number in range(count):
-                await a.send("chat", f"text {number}")
+        return with_copies(nats, tmp_path / path)
 
     async with gateways(at("one"), 1) as (only,):
         await send(only, 5)
