@@ -16,8 +16,8 @@ TOKENIZER: Final = "tokenize = 'porter unicode61 remove_diacritics 2'"
 
 # The index is external-content: it keeps no second copy of the text. Its columns must match the
 # weights in fts_table.py. Every search reads all segments of the index, so they are merged earlier
-# than by default: half as many segments save an eighth of a pack's time, and storing in bulk takes
-# about 17 µs more per item.
+# than by default: half as many segments save about a tenth of a pack's time, and storing in
+# bulk takes about 17 µs more per item.
 #
 #   neighbourhood      the group of items within which some are neighbours
 #   before             the previous neighbour, whose vector counts too
