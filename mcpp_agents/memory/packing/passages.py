@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?。！？])\s+|\n+")
@@ -36,10 +37,8 @@ def best_passages(text: str, terms: Iterable[str], max_chars: int) -> str:
     any term, these are the first sentences.
     """
     found = sentences(text)[:_MAX_SENTENCES]
-    wanted = sorted({stem(term.lower()) for term in terms if term}, key=len, reverse=True)
-    # One expression for all terms takes a tenth of the time of stemming every word.
-    pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, wanted))})")
-    held = [frozenset(pattern.findall(one.lower()) if wanted else ()) for one in found]
+    pattern = _pattern(tuple(terms))
+    held = [frozenset(pattern.findall(one.lower()) if pattern else ()) for one in found]
     chosen: set[int] = set()
     room = max_chars
     covered: set[str] = set()
@@ -62,3 +61,10 @@ def best_passages(text: str, terms: Iterable[str], max_chars: int) -> str:
         parts.append(("" if i == previous + 1 else _GAP.strip() + " ") + found[i])
         previous = i
     return " ".join(parts) + ("" if previous == len(found) - 1 else " …")
+
+
+@lru_cache(maxsize=16)
+def _pattern(terms: tuple[str, ...]) -> re.Pattern[str] | None:
+    """Return one expression for all terms, a tenth of the time of stemming every word."""
+    wanted = sorted({stem(term.lower()) for term in terms if term}, key=len, reverse=True)
+    return re.compile(rf"\b(?:{'|'.join(map(re.escape, wanted))})") if wanted else None

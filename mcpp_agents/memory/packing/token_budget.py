@@ -5,15 +5,13 @@ budget is filled with the form that adds most value per token, again and again, 
 of little relevance does not displace short ones. Nothing is cut in the middle.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
-import msgspec
-
 from mcpp.tokens import estimate
-from mcpp_agents.memory.markdown import render, render_item
+from mcpp_agents.memory.markdown import ItemRenderer, render
 from mcpp_agents.memory.pack import PackItem, PackSection
 from mcpp_agents.memory.packing.passages import best_passages
 
@@ -32,9 +30,10 @@ count_tokens = lru_cache(maxsize=512)(estimate)
 
 
 class _Form(NamedTuple):
-    item: PackItem
+    markdown: str
     value: float
     tokens: int
+    is_complete: bool
 
 
 def clamped_budget(tokens: float) -> int:
@@ -51,37 +50,50 @@ def render_within(
     budget: int,
 ) -> str:
     """Return a pack's Markdown within a number of tokens, with a note on what is shortened."""
-    complete = render(goal, sections, usage_hint)
-    if count_tokens(complete) <= budget:
-        return complete
+    renderers = {item.id: ItemRenderer(item) for section in sections for item in section.items}
+    complete = {id: renderer.complete() for id, renderer in renderers.items()}
+    markdown = _render(goal, sections, usage_hint, complete)
+    if count_tokens(markdown) <= budget:
+        return markdown
     items = [item for section in sections for item in section.items]
     room = budget - count_tokens(render(goal, [], usage_hint)) - _NOTE_TOKENS
     room -= _HEADING_TOKENS * len(sections)
-    chosen = _fill([_forms(item, terms) for item in items], room)
-    shown = {form.item.id: form.item for form in chosen if form is not None}
+    forms = [_forms(item, renderers[item.id], complete[item.id], terms) for item in items]
+    chosen = _fill(forms, room)
+    shown = {
+        item.id: form.markdown for item, form in zip(items, chosen, strict=True) if form is not None
+    }
+    whole = sum(form is not None and form.is_complete for form in chosen)
+    note = (
+        f"Within {budget} tokens: {whole} of {len(items)} items are complete,"
+        f" {len(shown) - whole} in part, {len(items) - len(shown)} left out;"
+        " a larger `markdown_token_budget` shows more."
+    )
+    return _render(goal, sections, f"{usage_hint} {note}", shown)
+
+
+def _render(
+    goal: str, sections: Sequence[PackSection], usage_hint: str, shown: Mapping[str, str]
+) -> str:
+    """Return the Markdown of the items that are shown."""
     fitted = [
-        msgspec.structs.replace(section, items=own)
+        (section.title, own)
         for section in sections
         if (own := [shown[item.id] for item in section.items if item.id in shown])
     ]
-    complete_ids = {item.id for item in items if shown.get(item.id) is item}
-    note = (
-        f"Within {budget} tokens: {len(complete_ids)} of {len(items)} items are complete,"
-        f" {len(shown) - len(complete_ids)} in part, {len(items) - len(shown)} left out;"
-        " a larger `markdown_token_budget` shows more."
-    )
-    return render(goal, fitted, f"{usage_hint} {note}")
+    return render(goal, fitted, usage_hint)
 
 
-def _forms(item: PackItem, terms: Sequence[str]) -> list[_Form]:
+def _forms(
+    item: PackItem, renderer: ItemRenderer, complete: str, terms: Sequence[str]
+) -> list[_Form]:
     """Return the forms of an item, the shortest first."""
-    replace = msgspec.structs.replace
-    title = replace(item, content="", related=[])
-    passages = replace(title, content=best_passages(item.content, terms, PASSAGE_CHARS))
-    forms = [(title, _TITLE_VALUE), (passages, _PASSAGE_VALUE), (item, 1.0)]
+    title = renderer.shortened("")
+    passages = renderer.shortened(best_passages(item.content, terms, PASSAGE_CHARS))
+    forms = [(title, _TITLE_VALUE), (passages, _PASSAGE_VALUE), (complete, 1.0)]
     return [
-        _Form(form, worth * max(item.score, 0.01), count_tokens(render_item(form)) + 2)
-        for form, worth in forms
+        _Form(markdown, worth * max(item.score, 0.01), count_tokens(markdown) + 2, worth == 1)
+        for markdown, worth in forms
     ]
 
 
@@ -91,7 +103,7 @@ def _fill(items: Sequence[Sequence[_Form]], room: int) -> list[_Form | None]:
     steps: list[tuple[float, int, int, int, int]] = []  # −worth, item, from, to, tokens
 
     def offer(index: int, current: int) -> None:
-        value, tokens = (0.0, 0) if current < 0 else items[index][current][1:]
+        value, tokens = (0.0, 0) if current < 0 else items[index][current][1:3]
         for number in range(current + 1, len(items[index])):
             form = items[index][number]
             more = form.tokens - tokens

@@ -78,28 +78,27 @@ def _similarities(texts: Sequence[Mapping[str, int]]) -> list[list[float]]:
     # More common stems tell little, and cost most: the square of their number.
     common = max(_FEW_TEXTS, len(texts) // 2)
     held = Counter(chain.from_iterable(texts))
-    rarity = {
-        stem: math.log1p((len(texts) - number + 0.5) / (number + 0.5))
-        for stem, number in held.items()
-        if number <= common
-    }
+    most = min(common, len(texts))
+    # By the number of texts that hold a stem.
+    rarity = [math.log1p((len(texts) - n + 0.5) / (n + 0.5)) for n in range(most + 1)]
     holders: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
+    rows = []
     for text, counts in enumerate(texts):
-        vector = {
-            stem: rarity[stem] * (1 + math.log(count) if count > 1 else 1.0)
+        vector = [
+            (stem, rarity[held[stem]] * (1 + math.log(count) if count > 1 else 1.0))
             for stem, count in counts.items()
-            if stem in rarity
-        }
-        length = math.hypot(*vector.values())
-        for stem, value in vector.items():
+            if held[stem] <= common
+        ]
+        length = math.hypot(*[value for _, value in vector])
+        row = [0.0] * len(texts)
+        for stem, value in vector:
             if held[stem] > 1:
-                holders[stem].append((text, value / length))
-    rows = [[0.0] * len(texts) for _ in texts]
-    for holding in holders.values():
-        for place, (one, value) in enumerate(holding):
-            row = rows[one]
-            for other, also in holding[:place]:
-                row[other] += value * also
+                share = value / length
+                earlier = holders[stem]
+                for other, also in earlier:
+                    row[other] += share * also
+                earlier.append((text, share))
+        rows.append(row)
     for one, row in enumerate(rows):
         for other in range(one):
             rows[other][one] = row[other]

@@ -275,3 +275,11 @@ def test_many_items_are_stored_in_batches_of_a_thousand(path: Path) -> None:
         assert len({answer.id for answer in store.remember_many(drafts)}) == BATCH + 1
     lengths = rows(path, "SELECT json_array_length(details, '$.ids') FROM audit ORDER BY id")
     assert lengths == [(BATCH,), (1,)]
+
+
+def test_the_word_index_has_few_segments_however_items_are_stored(path: Path) -> None:
+    with MemoryStore.open(path, embedder=None) as store:
+        for number in range(15):
+            store.remember(f"Title {number}", "One write each.", "note")
+    [(segments,)] = rows(path, "SELECT count(DISTINCT segid) FROM memory_index_idx")
+    assert segments <= 6
