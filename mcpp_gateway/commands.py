@@ -17,7 +17,7 @@ from mcpp.client import local_pod
 from mcpp.errors import McppError
 from mcpp_gateway import config as configuration
 from mcpp_gateway import demo, links, log_format, report
-from mcpp_gateway.cluster.local_cluster import LocalCluster
+from mcpp_gateway.cluster.local_cluster import LocalCluster, check_ports
 from mcpp_gateway.config import Config, ConfigError
 from mcpp_gateway.config.warnings import of_signing_keys
 from mcpp_gateway.edge.server import Gateway
@@ -95,6 +95,8 @@ def up(argv: list[str]) -> int:
         pod.add(person, multiple=True, is_person=not arguments.demo)
         with pod.running() as loading:
             if arguments.port is not None:
+                if arguments.cluster is not None:  # before it is saved
+                    check_ports(arguments.port, arguments.cluster)
                 pod.set_port(arguments.port)
             agents = demo.agents(pod) if arguments.demo else nullcontext()
             cluster: LocalCluster | None = None

@@ -490,8 +490,10 @@ async def command_streams(config: Config, name: str) -> AsyncIterator[Streams]:
     try:
         try:
             await asyncio.wait_for(link.connect(), _COMMAND_SECONDS)
+        except LinkError as error:
+            raise ConfigError(str(error)) from None
         except TimeoutError:
-            raise ConfigError(f"no NATS server answers at {section.shown_servers}") from None
+            raise LinkError(f"no NATS server answers at {section.shown_servers}") from None
         yield Streams(link, section.replicas, config.log.retention)
     finally:
         await link.close()

@@ -44,8 +44,8 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="mcpp cluster",
         description="Show the gateways of a cluster, with the pods that each of them leads. The "
-        "exit code is 1 if there is no gateway, one cannot reach the log, a pod has no leader, or "
-        "a NATS server that should have a copy of a log is away.",
+        "exit code is 1 if no NATS server answers, there is no gateway, one cannot reach the log, "
+        "a pod has no leader, or a NATS server that should have a copy of a log is away.",
     )
     parser.add_argument(
         "--config",
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
         found = asyncio.run(_listen(config))
     except McppError as error:
         print(f"mcpp cluster: {log_format.escape(error)}", file=sys.stderr)
-        return _EXIT_USAGE
+        return _EXIT_USAGE if isinstance(error, ConfigError) else _EXIT_UNHEALTHY
     return _print(config, found)
 
 
@@ -145,5 +145,6 @@ def _print(config: Config, found: _Overview) -> int:
     away = sorted({server for each in copies.values() for server in each.away})
     if away:
         print(f"\nNATS servers that are away: {', '.join(away)}")
-    is_healthy = beats and not away and all(beat.reachable for beat in beats)
+    is_known = copies.keys() >= config.pods.keys()
+    is_healthy = beats and is_known and not away and all(beat.reachable for beat in beats)
     return 0 if is_healthy and leaders.keys() >= config.pods.keys() else _EXIT_UNHEALTHY

@@ -7,6 +7,7 @@ a guard does so for each server.
 """
 
 import logging
+import secrets
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from typing import Final
 import msgspec
 
 from mcpp_gateway import config as configuration
-from mcpp_gateway.cluster.nats_servers import NatsServers, check_free
+from mcpp_gateway.cluster.nats_servers import NatsServers, check_free, server_address
 from mcpp_gateway.config import Config, ConfigError
 
 logger = logging.getLogger("mcpp.gateway")
@@ -38,11 +39,6 @@ _MAX_PAUSE_SECONDS: Final = 10.0
 _STABLE_SECONDS: Final = 60.0  # a process that has run for so long has no failures behind it
 
 
-def server_addresses(port: int, count: int) -> list[str]:
-    """Return the addresses of the NATS servers of a local cluster."""
-    return [f"nats://127.0.0.1:{port + _CLIENTS + number}" for number in range(count)]
-
-
 def load(path: Path) -> Config:
     """Load the configuration of a cluster's gateways, or of a pod that runs as a local cluster.
 
@@ -56,15 +52,36 @@ def load(path: Path) -> Config:
     if not count:
         hint = "; `mcpp up --cluster 3` runs it as a cluster" if path.name == _POD else ""
         raise ConfigError(f'{path}: log.kind is "{config.log.kind}", not "jetstream"{hint}')
-    servers = server_addresses(config.gateway.port, count)
+    password, first = _password(folder), config.gateway.port + _CLIENTS
+    servers = [server_address("127.0.0.1", first + number, password) for number in range(count)]
     cluster = msgspec.structs.replace(config.cluster, servers=servers, replicas=count)
     log = msgspec.structs.replace(config.log, kind="jetstream", path=str(folder))
     return msgspec.structs.replace(config, cluster=cluster, log=log)
 
 
+def _password(folder: Path) -> str:
+    """Return the password of the NATS servers: other users of the machine reach their ports."""
+    path = folder / "password"
+    with suppress(FileNotFoundError):
+        if password := path.read_text():
+            return password
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path.touch(0o600)
+    path.write_text(password := secrets.token_urlsafe())
+    return password
+
+
 def _size(folder: Path) -> int:
     """Return how many NATS servers have their files in a folder."""
     return len(list(folder.glob("nats-*")))
+
+
+def check_ports(port: int, count: int) -> None:
+    """Raise ConfigError if a local cluster cannot have this size, or begin at this port."""
+    if count not in (1, 3, 5):
+        raise ConfigError("--cluster: must be 1, 3 or 5")
+    if port + _ROUTES + count > _MAX_PORT:
+        raise ConfigError(f"--cluster: needs ports up to {port + _ROUTES + count}")
 
 
 class Restarts:
@@ -101,10 +118,7 @@ class LocalCluster:
     """The processes of a local cluster, but for the first gateway, which is this process."""
 
     def __init__(self, config: Path, port: int, count: int, environment: Mapping[str, str]) -> None:
-        if count not in (1, 3, 5):
-            raise ConfigError("--cluster: must be 1, 3 or 5")
-        if port + _ROUTES + count > _MAX_PORT:
-            raise ConfigError(f"--cluster: needs ports up to {port + _ROUTES + count}")
+        check_ports(port, count)
         folder = config.parent / _FOLDER
         if _size(folder) not in (0, count):
             raise ConfigError(
@@ -115,7 +129,7 @@ class LocalCluster:
         ports = [
             port + offset + number for offset in (_CLIENTS, _ROUTES) for number in range(count)
         ]
-        self._servers = NatsServers(folder, count, ports)
+        self._servers = NatsServers(folder, count, ports, _password(folder))
         self._config = config
         self.ports = [port + number for number in range(count)]
         servers = ", ".join(f'"{address}"' for address in self._servers.addresses)

@@ -33,16 +33,27 @@ _ROUTES: Final = """\
 cluster {{
   name: "mcpp"
   listen: "{host}:{port}"
-  routes: [{routes}]
+  routes: [{routes}]{authorization}
 }}
 """
+_AUTHORIZATION: Final = """
+authorization {{
+  user: "{user}"
+  password: "{password}"
+}}
+"""
+_USER: Final = "mcpp"
 
 
 class NatsServers:
     """NATS servers as processes. Owns them and their folder."""
 
-    def __init__(self, folder: Path, count: int, ports: Sequence[int]) -> None:
+    def __init__(
+        self, folder: Path, count: int, ports: Sequence[int], password: str | None = None
+    ) -> None:
+        """`password` is asked of clients and of the servers among each other; None: of none."""
         self.folder = folder
+        self._password = password
         self._program = find_program()
         self.ports, self._route_ports = ports[:count], ports[count:]
         self.processes: list[subprocess.Popen[bytes] | None] = [None] * count
@@ -50,7 +61,10 @@ class NatsServers:
     @property
     def addresses(self) -> list[str]:
         """The addresses for clients."""
-        return [f"nats://{self.host(number)}:{port}" for number, port in enumerate(self.ports)]
+        return [
+            server_address(self.host(number), port, self._password)
+            for number, port in enumerate(self.ports)
+        ]
 
     def host(self, number: int) -> str:
         """Return the address that a server listens on."""
@@ -81,6 +95,7 @@ class NatsServers:
         folder = self.folder / f"nats-{number + 1}"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "nats.conf"
+        path.touch(0o600)
         path.write_text(self._config(number, folder))
         with (folder / "nats.log").open("ab") as log:
             self.processes[number] = subprocess.Popen(
@@ -124,13 +139,24 @@ class NatsServers:
             max_payload=MAX_PAYLOAD_BYTES,
             folder=folder,
         )
+        authorization = ""
+        if self._password is not None:
+            authorization = _AUTHORIZATION.format(user=_USER, password=self._password)
+        text += authorization
         if len(self.processes) == 1:
             return text
         routes = ", ".join(
-            f'"nats://{self.host(each)}:{port}"' for each, port in enumerate(self._route_ports)
+            f'"{server_address(self.host(each), port, self._password)}"'
+            for each, port in enumerate(self._route_ports)
         )
-        port = self._route_ports[number]
-        return text + _ROUTES.format(host=self.host(number), port=port, routes=routes)
+        place = {"host": self.host(number), "port": self._route_ports[number]}
+        return text + _ROUTES.format(**place, routes=routes, authorization=authorization)
+
+
+def server_address(host: str, port: int, password: str | None) -> str:
+    """Return the address of a server that asks for a password, or for none."""
+    user = "" if password is None else f"{_USER}:{password}@"
+    return f"nats://{user}{host}:{port}"
 
 
 def find_program() -> str:

@@ -120,6 +120,12 @@ def test_a_local_cluster_shows_its_gateways_and_leaders(folder: Path) -> None:
             break
     else:
         pytest.fail(found.stdout + found.stderr)
+    first = min(int(line.split()[1].rpartition(":")[2]) for line in gateways)
+    for port in range(first + 100, first + 103):  # other users of the machine reach them, too
+        with socket.create_connection(("127.0.0.1", port)) as nats:
+            assert b'"auth_required":true' in nats.recv(4096)
+    for path in (".mcpp/cluster/password", ".mcpp/cluster/nats-1/nats.conf"):
+        assert (folder / path).stat().st_mode & 0o077 == 0
     sent = subprocess.run([MCPP, "send", "hello"], cwd=folder, capture_output=True, text=True)
     assert sent.returncode == 0, sent.stderr
     command = [MCPP, "log", "export", "--config", ".mcpp/pod.toml", "--pod", "local"]
@@ -170,10 +176,17 @@ def test_a_cluster_that_cannot_be_reached_is_reported_in_one_line(tmp_path: Path
     found = subprocess.run(
         [MCPP, "cluster", "--config", str(config)], capture_output=True, text=True
     )
-    assert found.returncode == 2
+    assert found.returncode == 1
     (line,) = found.stderr.splitlines()
     assert "no NATS server answers" in line
     assert "password" not in line
+
+
+def test_a_port_that_is_refused_is_not_saved(tmp_path: Path) -> None:
+    command = [MCPP, "up", "--cluster", "3", "--port", "65500"]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (found.returncode, "needs ports up to" in found.stderr) == (2, True)
+    assert "65500" not in (tmp_path / ".mcpp" / "pod.toml").read_text()
 
 
 def test_a_local_pod_that_is_no_cluster_is_not_asked(tmp_path: Path) -> None:
@@ -195,6 +208,8 @@ def test_of_two_gateways_that_say_so_the_one_with_the_higher_term_leads(
         Beat("g1", {"a%b": PodBeat(7, 90)}, address="1.1.1.1:1"),
         Beat("g2", {"a%b": PodBeat(6, 80)}, address="2.2.2.2:2"),
     ]
-    assert commands._print(config, commands._Overview(beats, {})) == 0
+    copies = {"a.b": commands.Copies(3, [])}
+    assert commands._print(config, commands._Overview(beats, copies)) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("a.b")]
-    assert line.split()[1:] == ["1.1.1.1:1", "7", "90", "unknown"]
+    assert line.split()[1:] == ["1.1.1.1:1", "7", "90", "3", "of", "3"]
+    assert commands._print(config, commands._Overview(beats, {})) == 1  # copies are unknown
