@@ -461,7 +461,7 @@ class ClusterLog:
         if beat.stopping:
             self._silence.end(beat.gateway)
         else:
-            self._silence.hear(beat.gateway)
+            self._silence.hear(beat.gateway, may_lead=not beat.outdated)
         for name, said in beat.leads.items():
             if name in self._pods:
                 self._pods[name].receive_beat(beat.gateway, said)

@@ -217,6 +217,18 @@ def test_what_waits_behind_a_large_record_shares_the_next_one(
     assert (client.unsettled, client.problems) == ([], [])
 
 
+@pytest.mark.rule("N-09")
+def test_a_leader_that_stops_does_not_name_a_gateway_of_an_older_version() -> None:
+    world = settled_world()
+    stopping = leader(world)
+    others = [each for each in world.gateways.values() if each is not stopping]
+    named = ranking("pod", [each.name for each in others])
+    stopping.silence.hear(named[0], may_lead=False)
+    assert not stopping.pod.delegation.hand_over(stopping.clock())
+    world.run(0.05)
+    assert stopping.pod.leader == named[1]
+
+
 @pytest.mark.rule("N-06")
 def test_a_join_that_was_withdrawn_does_not_replace_a_newer_connection() -> None:
     world = settled_world()

@@ -300,7 +300,7 @@ class Delegation:
         leader = self.leader
         if leader is None:
             return True
-        others = [each for each in self._silence.alive(_ALIVE_SECONDS) if each != self.gateway]
+        others = [each for each in self._silence.candidates(_ALIVE_SECONDS) if each != self.gateway]
         if others and now - self._claimed_at > _CLAIM_SECONDS:
             self._seal(leader, now)
             self._deciding = None
@@ -385,7 +385,7 @@ class Delegation:
             return
         if self._suspected_since is None:
             self._suspected_since = now
-        candidates = [*self._silence.alive(suspect_seconds), self.gateway]
+        candidates = [*self._silence.candidates(suspect_seconds), self.gateway]
         rank = ranking(self._pod, candidates).index(self.gateway)
         if now - self._suspected_since >= rank * _RANK_SECONDS and self._may_claim(now):
             self._claim(self.gateway, now)

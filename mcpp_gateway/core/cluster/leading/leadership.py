@@ -80,6 +80,7 @@ class Silence:
         self._last: float | None = None
         self._now = 0.0
         self._heard: dict[str, float] = {}
+        self._followers: set[str] = set()  # those that never lead
 
     def advance(self, now: float) -> None:
         """Let time pass."""
@@ -87,9 +88,13 @@ class Silence:
             self._now += min(max(0.0, now - self._last), self._longest_step)
         self._last = now
 
-    def hear(self, gateway: str) -> None:
-        """Take note of a sign of life."""
+    def hear(self, gateway: str, *, may_lead: bool = True) -> None:
+        """Take note of a sign of life. A gateway of an older version does not lead (N-09)."""
         self._heard[gateway] = self._now
+        if may_lead:
+            self._followers.discard(gateway)
+        else:
+            self._followers.add(gateway)
 
     def end(self, gateway: str) -> None:
         """Take note that a gateway is not reachable."""
@@ -104,11 +109,16 @@ class Silence:
         limit = self._now - within_seconds
         return [gateway for gateway, heard in self._heard.items() if heard >= limit]
 
+    def candidates(self, within_seconds: float) -> list[str]:
+        """Return those of them that may lead."""
+        return [each for each in self.alive(within_seconds) if each not in self._followers]
+
     def forget(self, before_seconds: float) -> None:
         """Forget the gateways that have been silent for very long."""
         limit = self._now - before_seconds
         for gateway in [each for each, heard in self._heard.items() if heard < limit]:
             del self._heard[gateway]
+            self._followers.discard(gateway)
 
 
 def ranking(pod: str, gateways: list[str]) -> list[str]:
