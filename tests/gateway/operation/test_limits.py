@@ -86,6 +86,10 @@ async def test_a_participants_own_limits_apply_to_it_alone() -> None:
         joined(gateway, "alice") as alice,
         joined(gateway, "bob") as bob,
     ):
+        shown = (await receive(alice))["payload"]["limits"]
+        assert (shown["burst"], shown["max_message_bytes"]) == (2, 700)
+        assert shown["max_hops"] == 64
+        assert (await receive(bob))["payload"]["limits"]["max_message_bytes"] == 1_048_576
         for _ in range(3):
             await alice.send(last := chat("alice"))
         refusal = (await receive_until(alice, id_of(last)))[-1]
