@@ -157,6 +157,43 @@ def test_check_prints_what_a_configuration_means(
     assert "WARNING" not in shown
 
 
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ('[log]\nkind = "file"\npath = "/proc/logs"', "log.path: cannot write to /proc: "),
+        ('[log]\nkind = "file"\npath = "a-file"', "log.path: cannot write to "),
+        ('[log]\nkind = "file"\npath = "logs-of-a-file"', "log.path: cannot write to "),
+        ('[tokens]\npath = "/proc/self"', "tokens.path: cannot write to /proc/self: "),
+        ('[tokens]\npath = "/proc/tokens"', "tokens.path: cannot write to /proc: "),
+        ('[tokens]\npath = "missing/tokens"', "missing: no such folder"),
+    ],
+)
+def test_check_fails_for_a_folder_that_cannot_be_written(
+    section: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a-file").touch()
+    (tmp_path / "logs-of-a-file").mkdir()
+    (tmp_path / "logs-of-a-file" / "demo").touch()  # where the pod's folder should be
+    path = tmp_path / "gateway.toml"
+    path.write_text(f"{section}\n[pods.demo]\n")
+    assert main(["gateway", "--check", "--config", str(path)]) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.count("\n") == 1
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_check_creates_nothing(tmp_path: Path, exists: bool) -> None:
+    if exists:
+        (tmp_path / "logs" / "demo").mkdir(parents=True)
+        (tmp_path / "tokens").mkdir()
+    path = tmp_path / "gateway.toml"
+    path.write_text('[log]\nkind = "file"\npath = "logs"\n[tokens]\npath = "tokens"\n[pods.demo]\n')
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["gateway", "--check", "--config", str(path)]) == 0
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.rule("O-05")
 @pytest.mark.parametrize(
     ("text", "warning"),
