@@ -131,6 +131,8 @@ def test_the_alert_rules_are_valid() -> None:
 
 # --- checking a configuration ---------------------------------------------------------------------
 
+ISSUER = '[issuers.i]\njwks_url = "https://example.org"\naudience = "x"\n'
+
 
 def test_check_prints_what_a_configuration_means(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -226,6 +228,11 @@ def test_check_creates_nothing(tmp_path: Path, exists: bool) -> None:
             '[issuers.i]\njwks_url = "https://example.org"\naudience = "x"\n',
             "issuers.i: without a log in files",
         ),
+        (ISSUER + "allow = { person = true }\n", "issuers.i.allow: everyone it signs tokens for"),
+        (
+            ISSUER + 'allow = { pods = ["lab", "x-*"] }\n[pods.demo]\n',
+            "issuers.i.allow.pods: no pod has such a name",
+        ),
         ('[gateway]\ntls_cert = "cert"\ntls_key = "token"\n', "tls_key: every user"),
         ('[cluster]\ncredentials = "token"\n', "credentials: every user"),
     ],
@@ -235,6 +242,16 @@ def test_what_is_unsafe_is_warned_of(text: str, warning: str, tmp_path: Path) ->
     (tmp_path / "token").chmod(0o644)
     found = config.parse(text, {}, folder=tmp_path).warnings
     assert any(warning in each for each in found), found
+
+
+@pytest.mark.rule("O-05")
+@pytest.mark.parametrize(
+    "allow",
+    ['pods = ["demo", "later"]', 'participants = ["corp-*"]', 'capabilities = [{ kind = "chat" }]'],
+)
+def test_an_issuer_that_is_restricted_is_not_warned_of(allow: str) -> None:
+    text = f"{ISSUER}allow = {{ {allow} }}\n[pods.demo]\n"
+    assert not any("allow" in each for each in config.parse(text, {}).warnings)
 
 
 @pytest.mark.rule("O-05")
