@@ -61,6 +61,7 @@ def _check(path: Path, environment: Mapping[str, str]) -> int:
     try:
         config = _with_pods(configuration.load(path, environment), path)
         read_files(config)
+        report.check_folders(config)
     except McppError as error:
         return _fail("gateway", error)
     print("\n".join(map(log_format.escape, report.describe(config))))

@@ -1,8 +1,36 @@
-"""What a gateway would do with a configuration, in words: `mcpp gateway --check`."""
+"""What a gateway would do with a configuration, and if it could start: `mcpp gateway --check`."""
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
-from mcpp_gateway.config import Config
+from mcpp_gateway.config import Config, ConfigError
+
+
+def check_folders(config: Config) -> None:
+    """Check that this user may write to the folders that a gateway needs. Raises ConfigError.
+
+    A folder that does not exist is not created.
+    """
+    if config.log.kind == "file":
+        for each in ("", *config.pods):
+            _check_writable(Path(config.log.path, each), "log.path")
+    if config.token_folder is not None:
+        folder = Path(config.token_folder)
+        if not folder.parent.exists():  # `TokenStore` does not create it
+            raise ConfigError(f"tokens.path: {folder.parent}: no such folder")
+        _check_writable(folder, "tokens.path")
+
+
+def _check_writable(path: Path, key: str) -> None:
+    """Create a file without a name in a folder, or in the nearest above it that exists."""
+    try:
+        while not path.exists():
+            path = path.parent
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{key}: cannot write to {path}: {error.strerror}") from None
 
 
 def describe(config: Config) -> Iterator[str]:

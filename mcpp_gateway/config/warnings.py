@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from mcpp.protocol.globs import compile_glob
 from mcpp_gateway.config.sections import PodSection, Sections
 
 _MANY: Final = 5
@@ -91,6 +92,16 @@ def _of_issuers(sections: Sections) -> Iterator[str]:
             f"issuers.{free[0]}.allow.participants: '*' with other issuers, or tokens of this "
             "gateway: the first to use a name has it; give each issuer a pattern of its own"
         )
+    for name, each in sections.issuers.items():
+        allow, key = each.allow, f"issuers.{name}.allow"
+        if "*" in allow.pods and "*" in allow.participants and {"kind": "*"} in allow.capabilities:
+            yield (
+                f"{key}: everyone it signs tokens for may join every pod under any free name and "
+                "send everything; set pods, participants or capabilities"
+            )
+        patterns = [compile_glob(pattern) for pattern in allow.pods]
+        if sections.pods and not any(test(pod) for test in patterns for pod in sections.pods):
+            yield f"{key}.pods: no pod has such a name, so that its tokens admit to none"
 
 
 def _of_kept_keys(sections: Sections) -> Iterator[str]:

@@ -99,7 +99,6 @@ class PodCore:
             self.journal,
             self.members,
             self._delivery,
-            limits,
             new_id=new_id,
             pod_info=self._pod_info,
         )
@@ -271,7 +270,7 @@ class PodCore:
 
     def change_limits(self, limits: PodLimits, now: float) -> None:
         """Apply new limits (O-03). What is open stays, even where there is more than allowed."""
-        self.limits = self._openings.limits = limits
+        self.limits = limits
         self.members.change_limits(limits, now)
         self.tree.reconfigure(limits)
         self.tree.caps = self.members.caps()

@@ -182,6 +182,17 @@ class ServerConnection(asyncio.Protocol):
         """Set how many bytes may be unsent before the hub is notified that the outbox is full."""
         self._transport.set_write_buffer_limits(high=max_bytes)
 
+    def limit_messages(self) -> None:
+        """Apply the participant's message size, as it is now (O-03)."""
+        peer = self.peer
+        if peer is None:
+            return
+        limits = peer.pod.members.limits(peer.session.member.settings.id)
+        self._parser.max_bytes = limits.max_message_bytes
+        for name in ("max_size", "max_message_size"):  # websockets 15, and later
+            if hasattr(self._protocol, name):
+                setattr(self._protocol, name, limits.max_message_bytes)
+
     def close(self, code: int, reason: str = "") -> None:
         """Send a close frame after what was written; abort if the client does not close in time."""
         assert self._protocol is not None
@@ -423,18 +434,9 @@ class ServerConnection(asyncio.Protocol):
             self._timer = None
         self._request_head = b""
         self.peer = self._gateway.join(self, admission)
-        limits = self.peer.pod.members.limits(admission.participant)
-        self._limit_messages(limits.max_message_bytes)
+        self.limit_messages()
         if rest:
             self._read_frames(rest, self.peer)
-
-    def _limit_messages(self, max_bytes: int) -> None:
-        """Apply the message size of the pod and the participant, which the handshake tells."""
-        self._parser.max_bytes = max_bytes
-        protocol = self._protocol
-        for name in ("max_size", "max_message_size"):  # websockets 15, and later
-            if hasattr(protocol, name):
-                setattr(protocol, name, max_bytes)
 
     def _refuse(self, denial: Denial) -> None:
         if denial.status in _LOGGED_STATUSES:

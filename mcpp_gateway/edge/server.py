@@ -276,6 +276,8 @@ class Gateway:
             changed.issuers = config.issuer_names
             if changed.limits != config.limits_of(name):
                 changed.change_limits(config.limits_of(name), now)
+        for connection in self.connections:
+            connection.limit_messages()
         self._change_issuers(config, tokens)
         self.config = config
         self.admission.reconfigure(config)

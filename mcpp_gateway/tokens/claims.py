@@ -172,7 +172,8 @@ def _capabilities(rights: _Rights, template: Template) -> Capabilities:
         stated = Capabilities(rights.capabilities)
     except CapabilityError as error:
         raise ClaimError(f"capabilities{error.path[1:]} {error.reason}") from None
-    return stated.within(allowed)
+    # Welcomes and refusals show the patterns of the result.
+    return allowed if {"kind": "*"} in stated.patterns else stated.within(allowed)
 
 
 def _hears(rights: _Rights, template: Template) -> Filter:

@@ -16,7 +16,6 @@ from mcpp_gateway.core.contexts.live_context import LiveContext
 from mcpp_gateway.core.delivery import Router
 from mcpp_gateway.core.joining.members import Members
 from mcpp_gateway.core.journal import Journal, UnreadableError
-from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.sessions import Member, Opening, Session
 
 _READ_JOINS: Final = 1 / 500  # joins that a unit of `reading_cost` counts for
@@ -31,7 +30,6 @@ class Openings:
         journal: Journal,
         members: Members,
         delivery: Router,
-        limits: PodLimits,
         *,
         new_id: Callable[[], str],
         pod_info: Callable[[float], dict[str, Any]],
@@ -39,7 +37,6 @@ class Openings:
         self._journal = journal
         self._members = members
         self._delivery = delivery
-        self.limits = limits
         self._new_id = new_id
         self._pod_info = pod_info
 
@@ -97,7 +94,8 @@ class Openings:
     ) -> dict[str, Any]:
         """Return a welcome's payload as of now, but for what is replayed."""
         journal = self._journal
-        rest: dict[str, Any] = {"pod": self._pod_info(now), "limits": self.limits}
+        limits = self._members.limits(member.settings.id)
+        rest: dict[str, Any] = {"pod": self._pod_info(now), "limits": limits}
         # A client that is cut off before it received anything can resume from here.
         with suppress(UnreadableError):
             if latest := journal.read(journal.end - 1, 1):

@@ -9,6 +9,8 @@ import trustme
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+import mcpp
+from mcpp.errors import TooLargeError
 from mcpp_gateway import config
 from mcpp_gateway.config import ConfigError
 from tests.gateway.sockets import (
@@ -86,6 +88,10 @@ async def test_a_participants_own_limits_apply_to_it_alone() -> None:
         joined(gateway, "alice") as alice,
         joined(gateway, "bob") as bob,
     ):
+        shown = (await receive(alice))["payload"]["limits"]
+        assert (shown["burst"], shown["max_message_bytes"]) == (2, 700)
+        assert shown["max_hops"] == 64
+        assert (await receive(bob))["payload"]["limits"]["max_message_bytes"] == 1_048_576
         for _ in range(3):
             await alice.send(last := chat("alice"))
         refusal = (await receive_until(alice, id_of(last)))[-1]
@@ -120,6 +126,49 @@ async def test_limits_are_reloaded_for_connections_that_are_open() -> None:
             assert (await receive(bob))["payload"]["limits"]["burst"] == 400
         await alice.send(last := chat("alice"))
         assert (await receive_until(alice, id_of(last)))[-1]["kind"] == "chat"
+
+
+@pytest.mark.rule("O-03")
+@pytest.mark.parametrize("fragmented", [False, True])
+@pytest.mark.parametrize("of_participant", [False, True])
+async def test_the_message_size_is_reloaded_for_connections_that_are_open(
+    of_participant: bool, fragmented: bool
+) -> None:
+    def text(max_bytes: int) -> str:
+        if of_participant:
+            return config_text({"alice": f"limits = {{ max_message_bytes = {max_bytes} }}"})
+        return config_text({"alice": ""}, max_message_bytes=max_bytes)
+
+    def large() -> str | list[str]:
+        whole = chat("alice", "x" * 3000)
+        return [whole[:1600], whole[1600:]] if fragmented else whole
+
+    async with (
+        asyncio.timeout(3 * BOUND),
+        running(text(2000)) as gateway,
+        joined(gateway, "alice") as alice,
+    ):
+        await receive(alice)
+        gateway.reconfigure(parsed(text(5000)))
+        await alice.send(large())
+        assert (await receive(alice))["kind"] == "chat"
+        gateway.reconfigure(parsed(text(2000)))
+        await alice.send(chat("alice"))
+        assert (await receive(alice))["kind"] == "chat"
+        await alice.send(large())
+        await alice.wait_closed()
+        assert alice.close_code == 1009
+
+
+@pytest.mark.rule("O-03", "P-07")
+async def test_a_client_gives_up_what_a_reload_has_made_too_large() -> None:
+    async with asyncio.timeout(3 * BOUND), running(config_text()) as gateway:
+        url = f"ws://localhost:{gateway.port}/ws?pod=demo"
+        async with mcpp.connect(url, token=token("alice")) as alice:
+            gateway.reconfigure(parsed(config_text(max_message_bytes=2000)))
+            with pytest.raises(TooLargeError):
+                await alice.send("chat", "x" * 3000)
+            await alice.send("chat", "short")
 
 
 @pytest.mark.rule("O-03")

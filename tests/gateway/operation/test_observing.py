@@ -131,6 +131,8 @@ def test_the_alert_rules_are_valid() -> None:
 
 # --- checking a configuration ---------------------------------------------------------------------
 
+ISSUER = '[issuers.i]\njwks_url = "https://example.org"\naudience = "x"\n'
+
 
 def test_check_prints_what_a_configuration_means(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -155,6 +157,43 @@ def test_check_prints_what_a_configuration_means(
     assert "ws://[::1]:8787/ws" in shown
     assert "proxies    X-Forwarded-For counts from ::1, 10.0.0.0/8" in shown
     assert "WARNING" not in shown
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ('[log]\nkind = "file"\npath = "/proc/logs"', "log.path: cannot write to /proc: "),
+        ('[log]\nkind = "file"\npath = "a-file"', "log.path: cannot write to "),
+        ('[log]\nkind = "file"\npath = "logs-of-a-file"', "log.path: cannot write to "),
+        ('[tokens]\npath = "/proc/self"', "tokens.path: cannot write to /proc/self: "),
+        ('[tokens]\npath = "/proc/tokens"', "tokens.path: cannot write to /proc: "),
+        ('[tokens]\npath = "missing/tokens"', "missing: no such folder"),
+    ],
+)
+def test_check_fails_for_a_folder_that_cannot_be_written(
+    section: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a-file").touch()
+    (tmp_path / "logs-of-a-file").mkdir()
+    (tmp_path / "logs-of-a-file" / "demo").touch()  # where the pod's folder should be
+    path = tmp_path / "gateway.toml"
+    path.write_text(f"{section}\n[pods.demo]\n")
+    assert main(["gateway", "--check", "--config", str(path)]) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.count("\n") == 1
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_check_creates_nothing(tmp_path: Path, exists: bool) -> None:
+    if exists:
+        (tmp_path / "logs" / "demo").mkdir(parents=True)
+        (tmp_path / "tokens").mkdir()
+    path = tmp_path / "gateway.toml"
+    path.write_text('[log]\nkind = "file"\npath = "logs"\n[tokens]\npath = "tokens"\n[pods.demo]\n')
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["gateway", "--check", "--config", str(path)]) == 0
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.rule("O-05")
@@ -189,6 +228,11 @@ def test_check_prints_what_a_configuration_means(
             '[issuers.i]\njwks_url = "https://example.org"\naudience = "x"\n',
             "issuers.i: without a log in files",
         ),
+        (ISSUER + "allow = { person = true }\n", "issuers.i.allow: everyone it signs tokens for"),
+        (
+            ISSUER + 'allow = { pods = ["lab", "x-*"] }\n[pods.demo]\n',
+            "issuers.i.allow.pods: no pod has such a name",
+        ),
         ('[gateway]\ntls_cert = "cert"\ntls_key = "token"\n', "tls_key: every user"),
         ('[cluster]\ncredentials = "token"\n', "credentials: every user"),
     ],
@@ -198,6 +242,16 @@ def test_what_is_unsafe_is_warned_of(text: str, warning: str, tmp_path: Path) ->
     (tmp_path / "token").chmod(0o644)
     found = config.parse(text, {}, folder=tmp_path).warnings
     assert any(warning in each for each in found), found
+
+
+@pytest.mark.rule("O-05")
+@pytest.mark.parametrize(
+    "allow",
+    ['pods = ["demo", "later"]', 'participants = ["corp-*"]', 'capabilities = [{ kind = "chat" }]'],
+)
+def test_an_issuer_that_is_restricted_is_not_warned_of(allow: str) -> None:
+    text = f"{ISSUER}allow = {{ {allow} }}\n[pods.demo]\n"
+    assert not any("allow" in each for each in config.parse(text, {}).warnings)
 
 
 @pytest.mark.rule("O-05")

@@ -72,6 +72,19 @@ def test_without_capabilities_a_token_has_those_of_its_issuer() -> None:
 
 
 @pytest.mark.rule("S-05")
+@pytest.mark.parametrize(
+    ("stated", "shown"),
+    [(["*"], ["chat", "note"]), (["x", "*"], ["chat", "note"]), (["c*"], ["c*"])],
+)
+def test_a_token_for_everything_shows_the_patterns_of_its_issuer(
+    stated: list[str], shown: list[str]
+) -> None:
+    template = Template(capabilities=({"kind": "chat"}, {"kind": "note"}))
+    found = grant(template, mcpp={"capabilities": [{"kind": kind} for kind in stated]})
+    assert found.settings.capabilities.patterns == tuple({"kind": kind} for kind in shown)
+
+
+@pytest.mark.rule("S-05")
 @given(
     *[
         st.builds(

@@ -15,6 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
 import mcpp
+from mcpp.errors import TooLargeError
 from mcpp.transports.token_sources import file_token
 from mcpp_gateway import config
 from mcpp_gateway.core.effects import REVOKED, TOKEN_EXPIRED
@@ -99,6 +100,21 @@ async def test_prompts_are_shown_only_once_the_rights_of_a_token_are_known(
         async with joined(gateway, token) as ada:
             await receive(ada)
             assert await prompt_status(gateway, token) == 200
+
+
+@pytest.mark.rule("G-10", "P-07")
+async def test_a_client_refuses_what_is_larger_than_its_token_allows(
+    issuer: LoopbackIssuer,
+) -> None:
+    rights = {"capabilities": [{"kind": "chat"}], "limits": {"max_message_bytes": 2000}}
+    token = issuer.sign("ada", mcpp=rights)
+    async with asyncio.timeout(3 * BOUND), running(issuer_config(issuer)) as gateway:
+        url = f"ws://localhost:{gateway.port}/ws?pod=demo"
+        async with mcpp.connect(url, token=token) as ada:
+            with pytest.raises(TooLargeError) as caught:
+                await ada.send("chat", "x" * 3000)
+            assert caught.value.limit_bytes == 2000
+            await ada.send("chat", "short")
 
 
 @pytest.mark.rule("S-01", "S-05")
