@@ -19,7 +19,7 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequest
 
 from mcpp_agents.memory.errors import MemoryStoreError, StoreUnavailable
 from mcpp_agents.memory.storage.postgres.address import connection_options, shown
-from mcpp_agents.memory.storage.postgres.schema import WRITE_LOCK, prepare, use_schema
+from mcpp_agents.memory.storage.postgres.schema import prepare, use_schema
 
 logger = logging.getLogger("mcpp.memory")
 
@@ -111,7 +111,7 @@ class PostgresDatabase:
         wait = self._timeout_ms if wait_seconds is None else max(1, round(wait_seconds * 1000))
         with self._transaction(f"BEGIN; SET LOCAL lock_timeout = {wait}", is_write=True):
             self.see(ALL)
-            self.all("SELECT pg_advisory_xact_lock(?)", WRITE_LOCK)
+            self.one("SELECT name FROM lock WHERE name = 'write' FOR UPDATE")
             yield
 
     @contextmanager

@@ -25,7 +25,6 @@ from mcpp_agents.memory.storage.item_queries import Condition, Dialect, ItemQuer
 from mcpp_agents.memory.storage.item_writer import ItemWriter
 from mcpp_agents.memory.storage.postgres.database import ALL, PostgresDatabase, sql_array
 from mcpp_agents.memory.storage.postgres.reach import reach_of_view
-from mcpp_agents.memory.storage.postgres.schema import INDEX_LOCK
 from mcpp_agents.memory.storage.postgres.vector_search import (
     EXACT_ITEMS,
     StoredModel,
@@ -180,7 +179,9 @@ class PostgresEngine(ItemQueries):
         """Build indexes of large scopes, unless another process does; no vectors meanwhile."""
         for scope in scopes:
             with self._database.appending():
-                if self._database.one("SELECT pg_try_advisory_xact_lock(?)", INDEX_LOCK)[0]:
+                if self._database.all(
+                    "SELECT name FROM lock WHERE name = 'index' FOR UPDATE SKIP LOCKED"
+                ):
                     self._database.all("SET LOCAL statement_timeout = 0")
                     self._vectors.build_scope_index(model, scope)
 

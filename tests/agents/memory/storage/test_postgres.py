@@ -203,7 +203,7 @@ def test_a_write_waits_for_another_and_gives_up_with_advice(database_url: str) -
     with open_store(database_url, statement_seconds=0.3) as store:
         store.remember("Before", "apple", "note")
         with psycopg.connect(database_url) as other:
-            other.execute("SELECT pg_advisory_xact_lock(%s)", [schema.WRITE_LOCK])
+            other.execute("SELECT FROM mcpp_memory.lock WHERE name = 'write' FOR UPDATE")
             with pytest.raises(StoreUnavailable, match="busy; try again later"):
                 store.remember("Blocked", "apple", "note")
             assert names(store, "apple") == ["Before"]  # a pack does not wait
