@@ -30,6 +30,9 @@ _POOL_SECONDS: Final = 10.0
 # call that waits for a connection asks again. Not often: it then waits behind all others.
 _RETRY_SECONDS: Final = 2.0
 _MAX_CONNECTIONS: Final = 10
+# One write runs at a time. One more of this process waits in the database, so that it can begin at
+# once; all others wait without a connection, which is left to reads.
+_MAX_WRITERS: Final = 2
 # Another attempt later may succeed after these.
 _BUSY_ERRORS: Final = (
     errors.QueryCanceled,
@@ -67,6 +70,8 @@ class PostgresDatabase:
     ) -> None:
         self._timeout_ms = max(1, round(statement_seconds * 1000))
         self._threads = threading.local()
+        self._writers = threading.BoundedSemaphore(max(1, min(_MAX_WRITERS, max_connections - 1)))
+        self._down_at = 0.0  # when a call last found the server down; 0 once one got a connection
         options = {"connect_timeout": str(_CONNECT_SECONDS), "application_name": "mcpp memory"}
         options |= connection_options(url)
         self._options = options
@@ -106,13 +111,27 @@ class PostgresDatabase:
             yield
 
     @contextmanager
-    def writing(self, *, wait_seconds: float | None = None) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
         """Run the block as one write; only one runs at a time in the database."""
-        wait = self._timeout_ms if wait_seconds is None else max(1, round(wait_seconds * 1000))
-        with self._transaction(f"BEGIN; SET LOCAL lock_timeout = {wait}", is_write=True):
-            self.see(ALL)
-            self.one("SELECT name FROM lock WHERE name = 'write' FOR UPDATE")
-            yield
+        with self._turn() as wait_ms:
+            begin = f"BEGIN; SET LOCAL lock_timeout = {wait_ms}"
+            with self._transaction(begin, is_write=True):
+                self.see(ALL)
+                self.one("SELECT name FROM lock WHERE name = 'write' FOR UPDATE")
+                yield
+
+    @contextmanager
+    def _turn(self) -> Iterator[int]:
+        """Wait until few writes of this process are under way; yield how long to wait on, in ms."""
+        began = time.monotonic()
+        if not self._writers.acquire(timeout=self._timeout_ms / 1000):
+            raise StoreUnavailable(busy=True)
+        try:
+            if self._down_at > began:  # others have waited for a connection meanwhile
+                raise StoreUnavailable(busy=False)
+            yield max(1, self._timeout_ms - round((time.monotonic() - began) * 1000))
+        finally:
+            self._writers.release()
 
     @contextmanager
     def appending(self) -> Iterator[None]:
@@ -148,8 +167,13 @@ class PostgresDatabase:
             connection = self._take()
         except PoolTimeout as error:
             # Either all connections are in use, or the server is down: this says which.
-            psycopg.connect(**self._options).close()  # type: ignore[arg-type]
+            try:
+                psycopg.connect(**self._options).close()  # type: ignore[arg-type]
+            except psycopg.Error:
+                self._down_at = time.monotonic()
+                raise
             raise StoreUnavailable(busy=True) from error
+        self._down_at = 0.0
         try:
             yield connection
         finally:

@@ -210,6 +210,81 @@ def test_a_write_waits_for_another_and_gives_up_with_advice(database_url: str) -
         store.remember("After", "apple", "note")
 
 
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity"
+    " WHERE application_name = 'mcpp memory' AND wait_event_type = 'Lock'"
+)
+
+
+@pytest.mark.rule("M-61")
+def test_writes_that_wait_leave_connections_to_reads(
+    postgres: PostgresServer, database_url: str
+) -> None:
+    with (
+        open_store(database_url, max_connections=4) as store,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        store.remember("Before", "apple", "note")
+        with psycopg.connect(database_url) as other:
+            other.execute("SELECT FROM mcpp_memory.lock WHERE name = 'write' FOR UPDATE")
+            barrier = threading.Barrier(9)
+
+            def write(number: int) -> None:
+                barrier.wait()
+                store.remember(f"Item {number}", "apple", "note")
+
+            writes = [threads.submit(write, number) for number in range(8)]
+            barrier.wait()
+            deadline = time.monotonic() + 20
+            while postgres.execute(WAITING) < [(2,)]:
+                assert time.monotonic() < deadline
+            for _ in range(20):
+                assert names(store, "apple") == ["Before"]
+            assert postgres.execute(WAITING) == [(2,)]
+        for one in writes:
+            one.result(60)
+        assert len(names(store, "apple")) == 9
+
+
+@pytest.mark.rule("M-43", "M-61")
+def test_writes_that_wait_in_the_process_give_up_with_advice(database_url: str) -> None:
+    def write(number: int) -> None:
+        with pytest.raises(StoreUnavailable, match="busy; try again later"):
+            store.remember(f"Item {number}", "apple", "note")
+
+    with (
+        open_store(database_url, statement_seconds=0.5) as store,
+        ThreadPoolExecutor(8) as threads,
+        psycopg.connect(database_url) as other,
+    ):
+        other.execute("SELECT FROM mcpp_memory.lock WHERE name = 'write' FOR UPDATE")
+        list(threads.map(write, range(8)))
+
+
+@pytest.mark.rule("M-61")
+def test_writes_that_wait_in_the_process_fail_together_if_the_server_is_down(
+    postgres: PostgresServer, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_POOL_SECONDS", 1.0)
+
+    def write(number: int) -> float:
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="cannot be used now"), engine.writing():
+            pass
+        return time.monotonic() - began
+
+    engine = PostgresEngine(database_url)
+    try:
+        with ThreadPoolExecutor(12) as threads:
+            postgres.stop()
+            try:
+                assert max(threads.map(write, range(12))) < 4  # one after another: 6 seconds
+            finally:
+                postgres.start()
+    finally:
+        engine.close()
+
+
 @pytest.mark.rule("M-61")
 def test_a_long_statement_is_ended(database_url: str) -> None:
     engine = PostgresEngine(database_url, statement_seconds=0.2)
