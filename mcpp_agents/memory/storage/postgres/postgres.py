@@ -135,8 +135,10 @@ class PostgresEngine(ItemQueries):
             self._database.see(ALL)
             self._audit_log.insert(entry)
             return
+        # A call that got no connection has waited for one: its entry does not wait again.
+        may_wait = entry.details.get("refused") != StoreUnavailable.__name__
         try:
-            with self._database.appending():
+            with self._database.appending(may_wait=may_wait):
                 self._audit_log.insert(entry)
         except StoreUnavailable as error:
             with self._audit_lock:

@@ -146,29 +146,42 @@ def test_calls_that_wait_during_an_outage_go_on_when_the_server_is_back(
     postgres: PostgresServer, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "_POOL_SECONDS", 30.0)  # a slow machine may need 10 to start it
-    attempts = threading.Semaphore(0)  # those that the pool has given up
+    engine = PostgresEngine(database_url)
+    with MemoryStore(engine) as store, ThreadPoolExecutor(12) as threads:
+        store.remember("Before", "apple", "note")
+        postgres.stop()
+        packs = [threads.submit(names, store, "apple") for _ in range(12)]
+        deadline = time.monotonic() + 20
+        while engine._database._pool.get_stats().get("connections_errors", 0) < len(packs):
+            assert time.monotonic() < deadline
+        postgres.start()
+        assert [pack.result(60) for pack in packs] == [["Before"]] * 12
 
-    def count(record: logging.LogRecord) -> bool:
-        if "reconnection attempt" in record.msg:
-            attempts.release()
-        return True
 
-    log = logging.getLogger("psycopg.pool")
-    log.addFilter(count)
-    try:
-        with open_store(database_url) as store, ThreadPoolExecutor(12) as threads:
-            store.remember("Before", "apple", "note")
-            postgres.stop()
-            packs = [threads.submit(names, store, "apple") for _ in range(12)]
-            deadline = time.monotonic() + 20
-            has_tried = [
-                attempts.acquire(timeout=max(0, deadline - time.monotonic())) for _ in packs
-            ]
+@pytest.mark.rule("M-43", "M-61")
+def test_a_call_during_an_outage_waits_once_and_logs_little(
+    postgres: PostgresServer,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(database, "_POOL_SECONDS", 4.0)
+    with open_store(database_url) as store:
+        store.remember("Before", "apple", "note")
+        postgres.stop()
+        try:
+            for call in (lambda: names(store, "apple"), lambda: store.remember("No", "apple")):
+                began = time.monotonic()
+                with pytest.raises(StoreUnavailable, match="cannot be used now"):
+                    call()
+                assert time.monotonic() - began < 7  # with a wait for its audit entry: 8 seconds
+        finally:
             postgres.start()
-            assert [pack.result(60) for pack in packs] == [["Before"]] * 12
-        assert all(has_tried)
-    finally:
-        log.removeFilter(count)
+        assert names(store, "apple") == ["Before"]
+        refused = [entry.details.get("refused") for entry in store.audit_entries()]
+    assert refused.count("StoreUnavailable") == 2
+    attempts = [line for line in caplog.messages if "connecti" in line and "'mcpp-memory'" in line]
+    assert len(attempts) <= 1
 
 
 @pytest.mark.rule("M-61")
