@@ -212,6 +212,37 @@ def test_another_role_that_may_write_acts_as_memory(
         assert names(store.acting_as(BOB)) == {"other private", "other web", "more"}
 
 
+@pytest.mark.rule("M-65")
+def test_a_role_sees_of_the_list_and_of_the_other_tables_only_what_is_its_own(
+    postgres: PostgresServer, filled: MemoryStore, database_url: str
+) -> None:
+    add_reader(postgres, database_url)
+    rows(
+        database_url,
+        "INSERT INTO role_access (role, organization, project) VALUES"
+        " ('reader', 'acme', 'web'), ('memory', 'secret', NULL), ('gone', 'other', 'api')",
+    )
+    rows(database_url, "INSERT INTO copied (source, last_audit) VALUES ('digest', 7)")
+    listed = "SELECT role, organization, project FROM role_access ORDER BY role"
+    with connect(database_url, "reader") as reader:
+        for setting in ("", "all"):
+            reader.execute("SELECT set_config('mcpp.scopes', %s, false)", [setting])
+            assert reader.execute(listed).fetchall() == [("reader", "acme", "web")]
+            assert titles(reader) == {"acme web"}
+            tables = reader.execute(
+                "SELECT tablename FROM pg_tables WHERE schemaname = 'mcpp_memory'"
+            ).fetchall()
+            shown = {
+                table
+                for [table] in tables
+                if reader.execute(f"SELECT count(*) FROM {table}").fetchone() != (0,)
+            }
+            items = {"scope", "memory", "word_list", "posting"}  # of its project
+            assert shown == items | {"role_access", "lock", "migration"}
+    with connect(database_url) as owner:
+        assert len(owner.execute(listed).fetchall()) == 3
+
+
 @pytest.mark.rule("M-61")
 def test_a_role_that_may_only_read_cannot_stop_writes(
     postgres: PostgresServer, filled: MemoryStore, database_url: str
