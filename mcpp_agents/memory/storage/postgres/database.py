@@ -19,7 +19,7 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequest
 
 from mcpp_agents.memory.errors import MemoryStoreError, StoreUnavailable
 from mcpp_agents.memory.storage.postgres.address import connection_options, shown
-from mcpp_agents.memory.storage.postgres.schema import WRITE_LOCK, prepare, use_schema
+from mcpp_agents.memory.storage.postgres.schema import prepare, use_schema
 
 logger = logging.getLogger("mcpp.memory")
 
@@ -29,7 +29,13 @@ _POOL_SECONDS: Final = 10.0
 # After an attempt to connect has failed, the pool makes the next one for a new request only, so a
 # call that waits for a connection asks again. Not often: it then waits behind all others.
 _RETRY_SECONDS: Final = 2.0
+_NO_WAIT_SECONDS: Final = 0.1  # to take a connection that is free, and to check it
+_POOL_NAME: Final = "mcpp-memory"
+_LOG_SECONDS: Final = 60.0
 _MAX_CONNECTIONS: Final = 10
+# One write runs at a time. One more of this process waits in the database, so that it can begin at
+# once; all others wait without a connection, which is left to reads.
+_MAX_WRITERS: Final = 2
 # Another attempt later may succeed after these.
 _BUSY_ERRORS: Final = (
     errors.QueryCanceled,
@@ -67,6 +73,8 @@ class PostgresDatabase:
     ) -> None:
         self._timeout_ms = max(1, round(statement_seconds * 1000))
         self._threads = threading.local()
+        self._writers = threading.BoundedSemaphore(max(1, min(_MAX_WRITERS, max_connections - 1)))
+        self._down_at = 0.0  # when a call last found the server down; 0 once one got a connection
         options = {"connect_timeout": str(_CONNECT_SECONDS), "application_name": "mcpp memory"}
         options |= connection_options(url)
         self._options = options
@@ -77,6 +85,7 @@ class PostgresDatabase:
         except psycopg.Error as error:
             line = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise MemoryStoreError(f"Cannot use the {shown(options)}: {line}") from error
+        logging.getLogger("psycopg.pool").addFilter(_attempts)
         self._pool = ConnectionPool(
             kwargs={**options, "autocommit": True},
             min_size=1,
@@ -85,7 +94,7 @@ class PostgresDatabase:
             reconnect_timeout=0,  # the next request tries again: no long waits after an outage
             configure=self._configure,
             check=ConnectionPool.check_connection,  # after a restart of the server
-            name="mcpp-memory",
+            name=_POOL_NAME,
             open=True,
         )
 
@@ -106,18 +115,35 @@ class PostgresDatabase:
             yield
 
     @contextmanager
-    def writing(self, *, wait_seconds: float | None = None) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
         """Run the block as one write; only one runs at a time in the database."""
-        wait = self._timeout_ms if wait_seconds is None else max(1, round(wait_seconds * 1000))
-        with self._transaction(f"BEGIN; SET LOCAL lock_timeout = {wait}", is_write=True):
-            self.see(ALL)
-            self.all("SELECT pg_advisory_xact_lock(?)", WRITE_LOCK)
-            yield
+        with self._turn() as wait_ms:
+            begin = f"BEGIN; SET LOCAL lock_timeout = {wait_ms}"
+            with self._transaction(begin, is_write=True):
+                self.see(ALL)
+                self.one("SELECT name FROM lock WHERE name = 'write' FOR UPDATE")
+                yield
 
     @contextmanager
-    def appending(self) -> Iterator[None]:
-        """Run the block as one write beside others, which must not depend on what it adds."""
-        with self._transaction("BEGIN", is_write=True):
+    def _turn(self) -> Iterator[int]:
+        """Wait until few writes of this process are under way; yield how long to wait on, in ms."""
+        began = time.monotonic()
+        if not self._writers.acquire(timeout=self._timeout_ms / 1000):
+            raise StoreUnavailable(busy=True)
+        try:
+            if self._down_at > began:  # others have waited for a connection meanwhile
+                raise StoreUnavailable(busy=False)
+            yield max(1, self._timeout_ms - round((time.monotonic() - began) * 1000))
+        finally:
+            self._writers.release()
+
+    @contextmanager
+    def appending(self, *, may_wait: bool = True) -> Iterator[None]:
+        """Run the block as one write beside others, which must not depend on what it adds.
+
+        If it may not wait, it fails at once where no connection is free.
+        """
+        with self._transaction("BEGIN", is_write=True, may_wait=may_wait):
             self.see(ALL)
             yield
 
@@ -127,8 +153,8 @@ class PostgresDatabase:
         return self._current is not None and self._current.is_write
 
     @contextmanager
-    def _transaction(self, begin: str, *, is_write: bool) -> Iterator[None]:
-        with _translated(), self._connection() as connection:
+    def _transaction(self, begin: str, *, is_write: bool, may_wait: bool = True) -> Iterator[None]:
+        with _translated(), self._connection(may_wait) as connection:
             current = _Transaction(connection, begin, is_write)
             outer, self._threads.current = self._current, current
             try:
@@ -143,13 +169,14 @@ class PostgresDatabase:
                 self._threads.current = outer
 
     @contextmanager
-    def _connection(self) -> "Iterator[psycopg.Connection[Any]]":
+    def _connection(self, may_wait: bool) -> "Iterator[psycopg.Connection[Any]]":
         try:
-            connection = self._take()
+            connection = self._take() if may_wait else self._pool.getconn(_NO_WAIT_SECONDS)
         except PoolTimeout as error:
-            # Either all connections are in use, or the server is down: this says which.
-            psycopg.connect(**self._options).close()  # type: ignore[arg-type]
+            if may_wait:
+                self._check_server()
             raise StoreUnavailable(busy=True) from error
+        self._down_at = 0.0
         try:
             yield connection
         finally:
@@ -164,6 +191,15 @@ class PostgresDatabase:
             except PoolTimeout:
                 if left <= _RETRY_SECONDS:
                     raise
+
+    def _check_server(self) -> None:
+        """Raise an error if the server is down, rather than all connections in use."""
+        options = self._options | {"connect_timeout": "2"}  # the least: the call has waited before
+        try:
+            psycopg.connect(**options).close()  # type: ignore[arg-type]
+        except psycopg.Error:
+            self._down_at = time.monotonic()
+            raise
 
     @property
     def _current(self) -> _Transaction | None:
@@ -233,6 +269,29 @@ class PostgresDatabase:
         connection.prepare_threshold = 0
         connection.execute("SET hnsw.iterative_scan = relaxed_order")
         connection.execute(f"SET hnsw.ef_search = {DEFAULT_EF}")
+
+
+class _Attempts(logging.Filter):
+    """Passes one of the pool's log lines about failed attempts to connect, per minute.
+
+    There are two of them for each attempt, and calls that wait make many.
+    """
+
+    _passed_at = -_LOG_SECONDS
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not isinstance(record.args, tuple) or _POOL_NAME not in record.args:
+            return True
+        if record.msg.startswith("reconnection attempt"):
+            return False
+        if record.msg.startswith("error connecting"):
+            if record.created - self._passed_at < _LOG_SECONDS:
+                return False
+            self._passed_at = record.created
+        return True
+
+
+_attempts = _Attempts()
 
 
 def sql_array(values: Iterable[float]) -> str:

@@ -25,7 +25,6 @@ from mcpp_agents.memory.storage.item_queries import Condition, Dialect, ItemQuer
 from mcpp_agents.memory.storage.item_writer import ItemWriter
 from mcpp_agents.memory.storage.postgres.database import ALL, PostgresDatabase, sql_array
 from mcpp_agents.memory.storage.postgres.reach import reach_of_view
-from mcpp_agents.memory.storage.postgres.schema import INDEX_LOCK
 from mcpp_agents.memory.storage.postgres.vector_search import (
     EXACT_ITEMS,
     StoredModel,
@@ -136,8 +135,10 @@ class PostgresEngine(ItemQueries):
             self._database.see(ALL)
             self._audit_log.insert(entry)
             return
+        # A call that got no connection has waited for one: its entry does not wait again.
+        may_wait = entry.details.get("refused") != StoreUnavailable.__name__
         try:
-            with self._database.appending():
+            with self._database.appending(may_wait=may_wait):
                 self._audit_log.insert(entry)
         except StoreUnavailable as error:
             with self._audit_lock:
@@ -180,7 +181,9 @@ class PostgresEngine(ItemQueries):
         """Build indexes of large scopes, unless another process does; no vectors meanwhile."""
         for scope in scopes:
             with self._database.appending():
-                if self._database.one("SELECT pg_try_advisory_xact_lock(?)", INDEX_LOCK)[0]:
+                if self._database.all(
+                    "SELECT name FROM lock WHERE name = 'index' FOR UPDATE SKIP LOCKED"
+                ):
                     self._database.all("SET LOCAL statement_timeout = 0")
                     self._vectors.build_scope_index(model, scope)
 

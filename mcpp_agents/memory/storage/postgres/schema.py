@@ -13,10 +13,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mcpp.memory")
 
 SCHEMA: Final = "mcpp_memory"
-# Names of advisory locks, which are shared by all programs that use the database.
+# The name of an advisory lock, which is shared by all programs that use the database.
 MIGRATION_LOCK: Final = 0x6D637070_00000001
-WRITE_LOCK: Final = 0x6D637070_00000002
-INDEX_LOCK: Final = 0x6D637070_00000003
 _NAME: Final = re.compile(r"(\d{4})_\w+\.sql")
 _MIN_PGVECTOR: Final = (0, 8)  # the first with filtered search that continues until it has enough
 

@@ -146,29 +146,42 @@ def test_calls_that_wait_during_an_outage_go_on_when_the_server_is_back(
     postgres: PostgresServer, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "_POOL_SECONDS", 30.0)  # a slow machine may need 10 to start it
-    attempts = threading.Semaphore(0)  # those that the pool has given up
+    engine = PostgresEngine(database_url)
+    with MemoryStore(engine) as store, ThreadPoolExecutor(12) as threads:
+        store.remember("Before", "apple", "note")
+        postgres.stop()
+        packs = [threads.submit(names, store, "apple") for _ in range(12)]
+        deadline = time.monotonic() + 20
+        while engine._database._pool.get_stats().get("connections_errors", 0) < len(packs):
+            assert time.monotonic() < deadline
+        postgres.start()
+        assert [pack.result(60) for pack in packs] == [["Before"]] * 12
 
-    def count(record: logging.LogRecord) -> bool:
-        if "reconnection attempt" in record.msg:
-            attempts.release()
-        return True
 
-    log = logging.getLogger("psycopg.pool")
-    log.addFilter(count)
-    try:
-        with open_store(database_url) as store, ThreadPoolExecutor(12) as threads:
-            store.remember("Before", "apple", "note")
-            postgres.stop()
-            packs = [threads.submit(names, store, "apple") for _ in range(12)]
-            deadline = time.monotonic() + 20
-            has_tried = [
-                attempts.acquire(timeout=max(0, deadline - time.monotonic())) for _ in packs
-            ]
+@pytest.mark.rule("M-43", "M-61")
+def test_a_call_during_an_outage_waits_once_and_logs_little(
+    postgres: PostgresServer,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(database, "_POOL_SECONDS", 4.0)
+    with open_store(database_url) as store:
+        store.remember("Before", "apple", "note")
+        postgres.stop()
+        try:
+            for call in (lambda: names(store, "apple"), lambda: store.remember("No", "apple")):
+                began = time.monotonic()
+                with pytest.raises(StoreUnavailable, match="cannot be used now"):
+                    call()
+                assert time.monotonic() - began < 7  # with a wait for its audit entry: 8 seconds
+        finally:
             postgres.start()
-            assert [pack.result(60) for pack in packs] == [["Before"]] * 12
-        assert all(has_tried)
-    finally:
-        log.removeFilter(count)
+        assert names(store, "apple") == ["Before"]
+        refused = [entry.details.get("refused") for entry in store.audit_entries()]
+    assert refused.count("StoreUnavailable") == 2
+    attempts = [line for line in caplog.messages if "connecti" in line and "'mcpp-memory'" in line]
+    assert len(attempts) <= 1
 
 
 @pytest.mark.rule("M-61")
@@ -203,11 +216,86 @@ def test_a_write_waits_for_another_and_gives_up_with_advice(database_url: str) -
     with open_store(database_url, statement_seconds=0.3) as store:
         store.remember("Before", "apple", "note")
         with psycopg.connect(database_url) as other:
-            other.execute("SELECT pg_advisory_xact_lock(%s)", [schema.WRITE_LOCK])
+            other.execute("SELECT FROM mcpp_memory.lock WHERE name = 'write' FOR UPDATE")
             with pytest.raises(StoreUnavailable, match="busy; try again later"):
                 store.remember("Blocked", "apple", "note")
             assert names(store, "apple") == ["Before"]  # a pack does not wait
         store.remember("After", "apple", "note")
+
+
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity"
+    " WHERE application_name = 'mcpp memory' AND wait_event_type = 'Lock'"
+)
+
+
+@pytest.mark.rule("M-61")
+def test_writes_that_wait_leave_connections_to_reads(
+    postgres: PostgresServer, database_url: str
+) -> None:
+    with (
+        open_store(database_url, max_connections=4) as store,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        store.remember("Before", "apple", "note")
+        with psycopg.connect(database_url) as other:
+            other.execute("SELECT FROM mcpp_memory.lock WHERE name = 'write' FOR UPDATE")
+            barrier = threading.Barrier(9)
+
+            def write(number: int) -> None:
+                barrier.wait()
+                store.remember(f"Item {number}", "apple", "note")
+
+            writes = [threads.submit(write, number) for number in range(8)]
+            barrier.wait()
+            deadline = time.monotonic() + 20
+            while postgres.execute(WAITING) < [(2,)]:
+                assert time.monotonic() < deadline
+            for _ in range(20):
+                assert names(store, "apple") == ["Before"]
+            assert postgres.execute(WAITING) == [(2,)]
+        for one in writes:
+            one.result(60)
+        assert len(names(store, "apple")) == 9
+
+
+@pytest.mark.rule("M-43", "M-61")
+def test_writes_that_wait_in_the_process_give_up_with_advice(database_url: str) -> None:
+    def write(number: int) -> None:
+        with pytest.raises(StoreUnavailable, match="busy; try again later"):
+            store.remember(f"Item {number}", "apple", "note")
+
+    with (
+        open_store(database_url, statement_seconds=0.5) as store,
+        ThreadPoolExecutor(8) as threads,
+        psycopg.connect(database_url) as other,
+    ):
+        other.execute("SELECT FROM mcpp_memory.lock WHERE name = 'write' FOR UPDATE")
+        list(threads.map(write, range(8)))
+
+
+@pytest.mark.rule("M-61")
+def test_writes_that_wait_in_the_process_fail_together_if_the_server_is_down(
+    postgres: PostgresServer, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_POOL_SECONDS", 1.0)
+
+    def write(number: int) -> float:
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="cannot be used now"), engine.writing():
+            pass
+        return time.monotonic() - began
+
+    engine = PostgresEngine(database_url)
+    try:
+        with ThreadPoolExecutor(12) as threads:
+            postgres.stop()
+            try:
+                assert max(threads.map(write, range(12))) < 4  # one after another: 6 seconds
+            finally:
+                postgres.start()
+    finally:
+        engine.close()
 
 
 @pytest.mark.rule("M-61")

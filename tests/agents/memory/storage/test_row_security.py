@@ -13,6 +13,7 @@ from tests.agents.memory.postgres_server import PostgresServer
 psycopg = pytest.importorskip("psycopg")
 pytest.importorskip("psycopg_pool")
 
+from mcpp_agents.memory.storage.postgres import schema  # noqa: E402
 from mcpp_agents.memory.storage.postgres.reach import Reach  # noqa: E402
 
 ALICE = Principal("alice", frozenset({"web", "api"}), "acme")
@@ -61,6 +62,18 @@ def add_reader(postgres: PostgresServer, url: str) -> None:
     for sql in (
         "GRANT USAGE ON SCHEMA mcpp_memory TO reader",
         "GRANT SELECT ON ALL TABLES IN SCHEMA mcpp_memory TO reader",
+    ):
+        postgres.execute(sql, url.split("@/")[1].split("?")[0])
+
+
+def add_writer(postgres: PostgresServer, url: str) -> None:
+    """Let a role `writer` do all with the tables."""
+    if not postgres.execute("SELECT 1 FROM pg_roles WHERE rolname = 'writer'"):
+        postgres.execute("CREATE ROLE writer LOGIN")
+    for sql in (
+        "GRANT USAGE ON SCHEMA mcpp_memory TO writer",
+        "GRANT ALL ON ALL TABLES IN SCHEMA mcpp_memory TO writer",
+        "GRANT ALL ON ALL SEQUENCES IN SCHEMA mcpp_memory TO writer",
     ):
         postgres.execute(sql, url.split("@/")[1].split("?")[0])
 
@@ -193,17 +206,83 @@ def test_a_member_of_a_listed_group_sees_the_projects_of_the_group(
 def test_another_role_that_may_write_acts_as_memory(
     postgres: PostgresServer, filled: MemoryStore, database_url: str
 ) -> None:
-    if not postgres.execute("SELECT 1 FROM pg_roles WHERE rolname = 'writer'"):
-        postgres.execute("CREATE ROLE writer LOGIN")
-    for sql in (
-        "GRANT USAGE ON SCHEMA mcpp_memory TO writer",
-        "GRANT ALL ON ALL TABLES IN SCHEMA mcpp_memory TO writer",
-        "GRANT ALL ON ALL SEQUENCES IN SCHEMA mcpp_memory TO writer",
-    ):
-        postgres.execute(sql, database_url.split("@/")[1].split("?")[0])
+    add_writer(postgres, database_url)
     with MemoryStore.open(database_url.replace("memory@", "writer@"), embedder=None) as store:
         store.acting_as(BOB).remember("more", "apple", "note")
         assert names(store.acting_as(BOB)) == {"other private", "other web", "more"}
+
+
+@pytest.mark.rule("M-65")
+def test_a_role_sees_of_the_list_and_of_the_other_tables_only_what_is_its_own(
+    postgres: PostgresServer, filled: MemoryStore, database_url: str
+) -> None:
+    add_reader(postgres, database_url)
+    rows(
+        database_url,
+        "INSERT INTO role_access (role, organization, project) VALUES"
+        " ('reader', 'acme', 'web'), ('memory', 'secret', NULL), ('gone', 'other', 'api')",
+    )
+    rows(database_url, "INSERT INTO copied (source, last_audit) VALUES ('digest', 7)")
+    listed = "SELECT role, organization, project FROM role_access ORDER BY role"
+    with connect(database_url, "reader") as reader:
+        for setting in ("", "all"):
+            reader.execute("SELECT set_config('mcpp.scopes', %s, false)", [setting])
+            assert reader.execute(listed).fetchall() == [("reader", "acme", "web")]
+            assert titles(reader) == {"acme web"}
+            tables = reader.execute(
+                "SELECT tablename FROM pg_tables WHERE schemaname = 'mcpp_memory'"
+            ).fetchall()
+            shown = {
+                table
+                for [table] in tables
+                if reader.execute(f"SELECT count(*) FROM {table}").fetchone() != (0,)
+            }
+            items = {"scope", "memory", "word_list", "posting"}  # of its project
+            assert shown == items | {"role_access", "lock", "migration"}
+    with connect(database_url) as owner:
+        assert len(owner.execute(listed).fetchall()) == 3
+
+
+@pytest.mark.rule("M-61")
+def test_a_role_that_may_only_read_cannot_stop_writes(
+    postgres: PostgresServer, filled: MemoryStore, database_url: str
+) -> None:
+    add_reader(postgres, database_url)
+    with connect(database_url, "reader") as reader, reader.transaction():
+        for statement in (
+            "SELECT FROM lock FOR UPDATE",
+            "SELECT FROM lock FOR KEY SHARE",
+            "LOCK TABLE lock IN ROW SHARE MODE",
+            "LOCK TABLE lock IN EXCLUSIVE MODE",
+        ):
+            with (
+                pytest.raises(psycopg.errors.InsufficientPrivilege),
+                reader.transaction(),  # a savepoint
+            ):
+                reader.execute(statement)
+        reader.execute("LOCK TABLE lock IN ACCESS SHARE MODE")
+        filled.remember("more", "apple", "note")
+        # Locks that need no privilege: a write holds none of them.
+        with filled._engine.writing():
+            held = postgres.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+            assert held == [(0,)]
+
+
+@pytest.mark.rule("M-60")
+def test_a_role_that_could_write_to_an_older_schema_still_can(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.new_database()
+    steps = schema.migrations()
+    monkeypatch.setattr(schema, "migrations", lambda: {n: sql for n, sql in steps.items() if n < 5})
+    with psycopg.connect(url, autocommit=True) as connection:
+        schema.prepare(connection)
+    add_writer(postgres, url)
+    monkeypatch.undo()
+    MemoryStore.open(url, embedder=None).close()
+    with MemoryStore.open(url.replace("memory@", "writer@"), embedder=None) as store:
+        store.remember("more", "apple", "note")
+        assert names(store) == {"more"}
 
 
 @pytest.mark.rule("M-27", "M-65")
