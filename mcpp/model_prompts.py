@@ -61,11 +61,11 @@ class PromptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     The prompt is that of `budget` tokens for the envelopes from `first` to `at`. The question was
     taken up after `started`; what came later had only a share of the budget. `earlier` are the
     prompts of the same question before this one, as `DIGEST@ID` with a short digest, as many as
-    there was room for. `system` is the digest of the agent's instructions, and `collapse` says when
-    consumed results were collapsed (T-28). `summaries` is the number of summaries of open contexts
-    in it (M-55): the log does not hold these, so such a prompt cannot be built again from the log.
-    `missing` are the short hashes of attached pictures that the agent could not fetch: those are
-    named only.
+    there was room for. `system` is the digest of the agent's instructions and of what it remembers
+    (M-48), and `collapse` says when consumed results were collapsed (T-28). `summaries` is the
+    number of summaries of open contexts in it (M-55): the log does not hold these, so such a prompt
+    cannot be built again from the log. `missing` are the short hashes of attached pictures that the
+    agent could not fetch: those are named only.
     """
 
     digest: str
@@ -94,6 +94,7 @@ class ModelPrompt:
         system: str = "",
         collapse: Collapse = "cache",
         summaries: Iterable[ContextSummary] = (),
+        remembered: str = "",
         pictures: Mapping[str, bytes] | None = None,
     ) -> None:
         """Begin with the log up to now.
@@ -106,6 +107,7 @@ class ModelPrompt:
             system: the agent's instructions for the model.
             collapse: when consumed results are collapsed (T-28).
             summaries: summaries of open contexts, from a source that the viewer trusts.
+            remembered: quoted text from the agent's memory.
             pictures: the content of attached pictures, by hash; `PictureChoice` says of which.
                 What is added to it later counts for envelopes that are added after that.
         """
@@ -114,7 +116,8 @@ class ModelPrompt:
         self._viewer = viewer
         self._question = question
         self._token_budget = token_budget
-        self._system = system
+        # What the log does not hold; the record has its digest.
+        self._system = "\n\n".join(filter(None, (system, remembered)))
         self._collapse: Collapse = collapse
         self._pictures = {} if pictures is None else pictures
         self._shown: dict[str, bytes] = {}
@@ -131,6 +134,7 @@ class ModelPrompt:
             system=system,
             cache=_CACHE_POLICIES[collapse],
             summaries=summaries,
+            remembered=remembered,
             contents=self._shown,
         )
         self._summaries = 0

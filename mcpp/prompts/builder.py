@@ -92,6 +92,8 @@ class PromptBuilder:
             of messages are shown where it is given; other attachments are named.
         summaries: summaries of open contexts, from a source that you trust. With contexts folded
             they replace the messages they were made from; otherwise only if the budget needs it.
+        remembered: quoted text from a memory. It ends the system text, after the explanation of
+            the quoting: others wrote it, and it differs from question to question.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class PromptBuilder:
         matching: Matching = DEFAULT_MATCHING,
         contents: Mapping[str, bytes] | None = None,
         summaries: Iterable[ContextSummary] = (),
+        remembered: str = "",
     ) -> None:
         self._contents = {} if contents is None else contents
         self._summaries = tuple(summaries)
@@ -121,8 +124,9 @@ class PromptBuilder:
         self._keep_last = keep_last
         self._excluded = frozenset(exclude_tools)
         conventions = CONVENTIONS.format(viewer=viewer)
-        self.system: Final = f"{system}\n\n{conventions}" if system else conventions
+        self.system: Final = "\n\n".join(text for text in (system, conventions, remembered) if text)
         self._own_system = system
+        self._remembered = remembered
         self._count = counter
         self._cache = cache
         self._matching = matching
@@ -392,6 +396,7 @@ class PromptBuilder:
             matching=self._matching,
             contents=self._contents,
             summaries=self._summaries,
+            remembered=self._remembered,
         )
         for envelope in envelopes:
             copy.add(envelope)

@@ -11,7 +11,7 @@ import msgspec
 from mcpp_agents.cli import options
 from mcpp_agents.memory.bus.summaries.rolling import RollingPolicy
 from mcpp_agents.memory.errors import MemoryStoreError
-from mcpp_agents.memory.requests import DEFAULT_TOKEN_BUDGET
+from mcpp_agents.memory.requests import DEFAULT_TOKEN_BUDGET, MIN_TOKEN_BUDGET
 from mcpp_agents.memory.search.embedding import NAMES
 from mcpp_agents.memory.storage.postgres.address import is_database
 from mcpp_agents.memory.vocabulary import DEFAULT_KIND, INTENTS, LAYERS
@@ -245,7 +245,8 @@ def _add_tokens(command: argparse.ArgumentParser) -> None:
         dest="markdown_token_budget",
         type=int,
         default=DEFAULT_TOKEN_BUDGET,
-        help=f"maximum tokens of the Markdown (default: {DEFAULT_TOKEN_BUDGET})",
+        help=f"maximum tokens of the Markdown, at least {MIN_TOKEN_BUDGET}"
+        f" (default: {DEFAULT_TOKEN_BUDGET})",
     )
 
 

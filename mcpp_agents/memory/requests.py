@@ -27,6 +27,7 @@ MAX_METADATA_BYTES: Final = 8_192
 # A pack nests metadata in itself and in a message, and an envelope ends at 64 levels (E-03).
 MAX_METADATA_DEPTH: Final = 16
 DEFAULT_TOKEN_BUDGET: Final = 4_000
+MIN_TOKEN_BUDGET: Final = 200  # the heading, the notes and one title
 _MAX_NUMBER: Final = 2**53
 
 # Names of metadata that memory itself sets, and callers must not.
@@ -146,7 +147,8 @@ class PackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     include_related: Annotated[bool, _doc("Include items one relation away")] = True
     related_limit: Annotated[float, _doc("Maximum number of related items per item")] = 3
     markdown_token_budget: Annotated[
-        float, _doc("Maximum tokens of the Markdown; the items themselves are not affected")
+        float,
+        _doc("Maximum tokens of the Markdown, at least 200; the items themselves are not affected"),
     ] = DEFAULT_TOKEN_BUDGET
 
     def redacted(self) -> "PackRequest":
@@ -158,6 +160,8 @@ class PackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         _check_text("goal", self.goal, MAX_GOAL_CHARS)
         for name in _SCOPE:
             _check_id(name, getattr(self, name))
+        if not self.markdown_token_budget >= MIN_TOKEN_BUDGET:  # NaN is refused, too
+            raise InvalidMemory(f"markdown_token_budget must be at least {MIN_TOKEN_BUDGET}")
 
 
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -169,9 +173,9 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     project: Annotated[str | None, _doc("Only this project, besides private items")] = None
     agent_id: Annotated[str | None, _doc("Agent whose diary is included")] = None
     limit: Annotated[float, _doc("Maximum number of items, clamped to 1–50")] = 40
-    markdown_token_budget: Annotated[float, _doc("Maximum tokens of the Markdown")] = (
-        DEFAULT_TOKEN_BUDGET
-    )
+    markdown_token_budget: Annotated[
+        float, _doc("Maximum tokens of the Markdown, at least 200")
+    ] = DEFAULT_TOKEN_BUDGET
 
     def as_pack_request(self) -> PackRequest:
         """Return the request for the items of the plan."""

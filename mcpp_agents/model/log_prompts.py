@@ -101,10 +101,11 @@ class LogPrompts:
                 self._begun,
                 question=self._question,
                 token_budget=self._token_budget,
-                system="\n\n".join(filter(None, (self._system, self._remembered))),
+                system=self._system,
                 collapse=self._collapse,
                 pictures=pictures,
                 summaries=self._summaries,
+                remembered=self._remembered,
             )
             self._begun = []
         later, self._later = self._later, []

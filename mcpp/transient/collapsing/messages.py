@@ -5,7 +5,7 @@ forms do not overlap. Messages may be JSON objects or the objects that the vendo
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from mcpp.tokens import Counter, image_tokens
@@ -61,7 +61,8 @@ def read_parts(messages: Sequence[Any]) -> Iterator[tuple[Place, Any, Part]]:
                 yield Place(index, number), block, _block_part(block, from_model=from_model)
         else:
             yield Place(index), message, TextPart(from_model)
-        for call in _member(message, "tool_calls") or ():
+        calls = _member(message, "tool_calls")
+        for call in calls if isinstance(calls, Iterable) else ():
             function = _member(call, "function")
             arguments = _decoded(_member(function, "arguments"))
             yield Place(index), call, CallPart(str(_member(call, "id")), arguments)

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeGuard
 import msgspec
 
 from mcpp import Envelope, Kind, ToolResult, kinds
+from mcpp.outcomes import usage_of
 from mcpp.payloads import outcome_in, text_of
 from mcpp_agents.memory.errors import InvalidMemory
 from mcpp_agents.memory.redaction import WITHHELD, is_password_name, redact
@@ -35,7 +36,8 @@ _LIKE_A_TURN: Final = re.compile(
 def kept_text(envelope: Envelope) -> str:
     """Return the text of a chat, reflection or conclusion; empty for other kinds.
 
-    A conclusion is kept completely: what it says, then its other members with their names.
+    A conclusion is kept completely: what it says, then its other members with their names, except
+    for the tokens it has used (C-22).
     """
     if envelope.kind in (kinds.CHAT, kinds.REFLECTION):
         return _without_secrets(_said(envelope))
@@ -56,8 +58,19 @@ def confidence(conclusion: Envelope) -> float | None:
 
 def subject_text(name: str, value: Any) -> str:
     """Return a context's metadata member as a line about its subject, empty if it is none."""
-    text = "" if name in _NOT_SUBJECT else _as_lines({name: value})
+    if name in _NOT_SUBJECT or (name == "prompt" and _is_prompt_record(value)):
+        return ""
+    text = _as_lines({name: value})
     return _without_secrets(text) if text else ""
+
+
+def is_model_answer(conclusion: Envelope) -> bool:
+    """Return whether a model answers a question with it, and calls nothing in it a decision."""
+    context, payload = conclusion.context, conclusion.payload
+    record = context.metadata.get("prompt") if context else None
+    if isinstance(payload, Mapping) and payload.get("decision") is not None:
+        return False
+    return _is_prompt_record(record) and isinstance(record.get("question"), str)
 
 
 def failure_text(response: Envelope) -> str | None:
@@ -105,10 +118,17 @@ def _conclusion_text(envelope: Envelope) -> str:
         others = {name: payload[name] for name in payload if name not in told}
         if _is_number(others.get("confidence")):
             del others["confidence"]
+        if usage_of(envelope) is not None:
+            del others["usage"]
         payload = {name: payload[name] for name in payload if name in told}
     raw = msgspec.Raw(msgspec.json.encode(payload))
     parts = [_said(msgspec.structs.replace(envelope, raw_payload=raw)), _as_lines(others)]
     return "\n".join(dict.fromkeys(filter(None, parts)))
+
+
+def _is_prompt_record(value: Any) -> TypeGuard[Mapping[str, Any]]:
+    """Return whether a metadata value says which prompt produced a conclusion (P-38)."""
+    return isinstance(value, Mapping) and isinstance(value.get("digest"), str)
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

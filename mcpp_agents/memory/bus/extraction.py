@@ -12,6 +12,7 @@ from mcpp_agents.memory.bus.context_record import MAX_TURN_CHARS, ContextRecord,
 from mcpp_agents.memory.bus.envelope_text import (
     attribute_lines,
     confidence,
+    is_model_answer,
     kept_text,
     valid_time,
 )
@@ -34,6 +35,7 @@ from mcpp_agents.memory.bus.summaries.summary_store import (
 )
 from mcpp_agents.memory.redaction import redact
 from mcpp_agents.memory.requests import BUS_SCHEME, MemoryDraft, clean
+from mcpp_agents.memory.vocabulary import DEFAULT_KIND
 
 # The kind of memory that a conclusion becomes, by the type of its context.
 KINDS_BY_TYPE: Final = {
@@ -70,6 +72,8 @@ class MemoryExtractor:
         kind = KINDS_BY_OUTCOME.get(outcome) or KINDS_BY_TYPE.get(
             self.lineage.type or "", "summary"
         )
+        if kind == "decision" and is_model_answer(conclusion):
+            kind = DEFAULT_KIND
         own_text = join_own_text(attribute_lines(conclusion.sender, text), self.record.subject_text)
         named = text if self.lineage.title is None else f"{clean(self.lineage.title)}: {text}"
         memory = self._memory(ref, kind, headline(redact(named)), own_text, turns=turns)

@@ -2,7 +2,8 @@
 
 Each item has three forms: complete, its passages about the goal, and its title with the reason. The
 budget is filled with the form that adds most value per token, again and again, so that a long text
-of little relevance does not displace short ones. Nothing is cut in the middle.
+of little relevance does not displace short ones. The best item comes first, with its passages if
+they fit: many bare titles tell less. Nothing is cut in the middle.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,11 +20,11 @@ PASSAGE_CHARS: Final = 480
 # What a form is worth, relative to the complete item.
 _PASSAGE_VALUE: Final = 0.7
 _TITLE_VALUE: Final = 0.25
+_PASSAGES: Final = 1  # the place of that form
 # For the headings of sections and the note on what is missing.
 _NOTE_TOKENS: Final = 60
 _HEADING_TOKENS: Final = 8
 
-_MIN_BUDGET: Final = 200
 _MAX_BUDGET: Final = 200_000
 
 count_tokens = lru_cache(maxsize=512)(estimate)
@@ -37,8 +38,8 @@ class _Form(NamedTuple):
 
 
 def clamped_budget(tokens: float) -> int:
-    """Return a requested budget within bounds; NaN becomes the lower one."""
-    return int(min(max(_MIN_BUDGET, tokens), _MAX_BUDGET))
+    """Return a requested budget as an integer, within the upper bound."""
+    return int(min(tokens, _MAX_BUDGET))
 
 
 def render_within(
@@ -110,8 +111,12 @@ def _fill(items: Sequence[Sequence[_Form]], room: int) -> list[_Form | None]:
             heappush(steps, (-(form.value - value) / max(more, 1), index, current, number, more))
 
     states = [-1] * len(items)
+    best = max(range(len(items)), key=lambda index: items[index][_PASSAGES].value, default=-1)
+    if best >= 0 and items[best][_PASSAGES].tokens <= room:
+        states[best], chosen[best] = _PASSAGES, items[best][_PASSAGES]
+        room -= items[best][_PASSAGES].tokens
     for index in range(len(items)):
-        offer(index, -1)
+        offer(index, states[index])
     while steps:
         _, index, before, number, tokens = heappop(steps)
         # The room only shrinks, so a step that does not fit now never will.

@@ -13,7 +13,13 @@ from mcpp_agents.memory.access import Principal
 from mcpp_agents.memory.bus.summaries.summary_store import SummaryStore
 from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.packing.passages import sentences
-from mcpp_agents.memory.requests import MAX_CONTENT_CHARS, MAX_GOAL_CHARS, MemoryDraft, clean
+from mcpp_agents.memory.requests import (
+    MAX_CONTENT_CHARS,
+    MAX_GOAL_CHARS,
+    MIN_TOKEN_BUDGET,
+    MemoryDraft,
+    clean,
+)
 from mcpp_agents.memory.store import MemoryStore
 
 logger = logging.getLogger("mcpp.memory")
@@ -35,9 +41,12 @@ class AgentMemory:
         self._store = store.acting_as(Principal(home, frozenset({home})), author=agent)
 
     def recall(self, goal: str, *, max_tokens: int) -> str:
-        """Return a pack for a goal as text for a prompt; empty if nothing is remembered."""
+        """Return a pack for a goal as text for a prompt; empty if nothing is remembered.
+
+        Empty too if there is no room for a pack.
+        """
         goal = clean(goal)[:MAX_GOAL_CHARS].strip()
-        if not goal:
+        if not goal or max_tokens < MIN_TOKEN_BUDGET:
             return ""
         try:
             pack = self._store.context(

@@ -1,18 +1,21 @@
 """The Python examples in docs/memory.md run unchanged."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import mcpp
+from mcpp.cli import main as command_line
 from mcpp.testing import MemoryPod
 from mcpp_agents.memory import MemoryStore
 from mcpp_agents.memory.bus.participant import MemoryAgent
 
 DOCS = Path(__file__).parents[3] / "docs" / "memory.md"
 LIBRARY, DIARY, WIRING = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+[COMMANDS] = re.findall(r"## Command line\n\n```\n(.*?)```", DOCS.read_text(), re.DOTALL)
 
 
 def run(code: str) -> dict[str, Any]:
@@ -29,6 +32,23 @@ def test_the_library_example_prints_a_pack(
     printed = capsys.readouterr().out
     assert "### Refresh tokens rotate" in printed
     assert "cookies" not in printed  # it is superseded
+
+
+@pytest.mark.parametrize("command", ["context", "plan"])
+def test_the_commands_find_what_they_have_remembered(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MCPP_MEMORY", raising=False)
+    monkeypatch.delenv("MCPP_MEMORY_DATABASE", raising=False)
+    lines = [shlex.split(line, comments=True) for line in COMMANDS.splitlines()]
+    for wanted, options in (("remember", ()), (command, ("--embedder", "none"))):
+        [arguments] = (line[1:] for line in lines if line[:3] == ["mcpp", "memory", wanted])
+        assert command_line.main([*arguments, *options]) == 0
+    assert "Each use makes a new one" in capsys.readouterr().out
 
 
 @pytest.mark.anyio

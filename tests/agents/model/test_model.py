@@ -862,6 +862,10 @@ async def test_the_command_recalls_and_remembers(
             assert await command.interrupt() == 0
         first, second = (json.dumps(request["messages"][0]) for request in server.requests)
         assert "Pears ripen in stall nine." in first
+        # Others wrote it: it follows what the model may trust, and how to read a quotation.
+        fixed = "You are @model"
+        assert 0 < first.index(fixed) < first.index("Quoted lines") < first.index("Pears ripen")
+        assert first[: first.index("What you and")] == second[: second.index("What you and")]
         assert "Answer: In stall nine." not in first
         assert "Answer: In stall nine." in second
 

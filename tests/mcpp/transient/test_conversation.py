@@ -265,7 +265,10 @@ def test_messages_may_be_dropped_from_the_beginning(chat: ApiMessages) -> None:
 
 
 @pytest.mark.rule("T-25")
-@pytest.mark.parametrize("messages", [[], ["text"], [{}], [{"role": "user"}], [None, 5]])
+@pytest.mark.parametrize(
+    "messages",
+    [[], ["text"], [{}], [{"role": "user"}], [None, 5], [{"role": "assistant", "tool_calls": 5}]],
+)
 def test_other_messages_are_returned_unchanged(messages: list[Any]) -> None:
     assert Conversation().collapse(messages) == messages
 

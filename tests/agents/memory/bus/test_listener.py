@@ -103,6 +103,53 @@ def test_a_plan_stays_a_plan_and_other_types_become_summaries() -> None:
     assert kinds == ["plan", "summary", "summary"]
 
 
+RECORD = {"digest": "0" * 64, "budget": 60_000, "first": "e1", "started": "e2", "at": "e3"}
+
+
+@pytest.mark.rule("M-31", "M-38")
+def test_a_models_answer_is_an_episode_without_its_bookkeeping() -> None:
+    bus = Bus()
+    bus.say("bob", "chat", {"text": "Which walrus tank leaks?"}, None)
+    question = bus.sent[-1].id
+    record = {**RECORD, "question": question, "collapse": "always"}
+    usage = {"input_tokens": 812, "output_tokens": 9, "cached_tokens": 0, "model": "m"}
+    [memory] = bus.say(
+        "bot",
+        "conclusion",
+        {"text": "The second one.", "usage": usage},
+        metadata={"trigger": question, "asked_by": "bob", "prompt": record},
+    )
+    assert (memory.draft.kind, memory.draft.title) == ("episode", "The second one.")
+    assert memory.draft.content.splitlines() == [
+        "The second one.",
+        "",
+        "bot: asked_by: bob",
+        "",
+        "bob: Which walrus tank leaks?",
+    ]
+
+
+@pytest.mark.rule("M-31")
+def test_a_models_decision_stays_one() -> None:
+    record = {**RECORD, "question": "e0"}
+    [memory] = Bus().conclude("bot", "Rotate.", metadata={"prompt": record})
+    assert memory.draft.kind == "decision"
+    [memory] = Bus().say("bot", "conclusion", {"text": "Rotate."}, metadata={"prompt": RECORD})
+    assert memory.draft.kind == "decision"
+
+
+@pytest.mark.rule("M-38")
+def test_text_named_as_bookkeeping_is_kept() -> None:
+    [memory] = Bus().say(
+        "ann",
+        "conclusion",
+        {"text": "Done.", "usage": "Run it twice."},
+        metadata={"prompt": "Write a tool."},
+    )
+    assert "usage: Run it twice." in memory.draft.content
+    assert "prompt: Write a tool." in memory.draft.content
+
+
 @pytest.mark.rule("M-30")
 def test_only_the_creators_conclusion_counts() -> None:
     bus = Bus()

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from mcpp.tokens import estimate
 from mcpp_agents.memory import MemoryDraft, MemoryStore
+from mcpp_agents.memory.errors import InvalidMemory
 from mcpp_agents.memory.packing.passages import best_passages
 
 FILLER = "Nothing of interest was said in this sentence about the weather. " * 12
@@ -54,7 +55,22 @@ def test_more_tokens_show_more_and_the_note_says_what_is_missing(filled: MemoryS
 @pytest.mark.rule("M-45")
 def test_the_default_budget_is_4000(filled: MemoryStore) -> None:
     assert estimate(filled.context("key rotation").markdown) <= 4000
-    assert estimate(filled.context("key rotation", markdown_token_budget=1).markdown) <= 200
+
+
+@pytest.mark.rule("M-45")
+@pytest.mark.parametrize("budget", [199, 0, -5, float("nan")])
+def test_a_budget_below_200_is_refused(filled: MemoryStore, budget: float) -> None:
+    for compile in (filled.context, filled.synthesis_plan):
+        with pytest.raises(InvalidMemory, match="markdown_token_budget must be at least 200"):
+            compile("key rotation", markdown_token_budget=budget)
+
+
+@pytest.mark.rule("M-45")
+def test_the_text_of_the_best_item_comes_before_further_titles(filled: MemoryStore) -> None:
+    pack = filled.context("key rotation", markdown_token_budget=300)
+    best = max(pack.items, key=lambda item: item.score)
+    assert f"### {best.name}\n" in pack.markdown
+    assert f"Rotation happens at {best.name.split()[-1]} o'clock." in pack.markdown
 
 
 @pytest.mark.rule("M-45")

@@ -17,6 +17,7 @@ def test_an_agent_recalls_what_the_pod_knows_and_its_own_diary(store: MemoryStor
     mind.remember("When are invoices sent?", "On Fridays.", asked_by="ann", id="q1")
     text = mind.recall("invoices", max_tokens=1000)
     assert "due on Fridays" in text
+    assert mind.recall("invoices", max_tokens=199) == ""  # less than a pack needs
     assert text.count("Answer: On Fridays.") == 1
     assert "salary" not in text
     assert "Secret" not in text
