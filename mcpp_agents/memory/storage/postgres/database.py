@@ -30,8 +30,6 @@ _POOL_SECONDS: Final = 10.0
 # call that waits for a connection asks again. Not often: it then waits behind all others.
 _RETRY_SECONDS: Final = 2.0
 _NO_WAIT_SECONDS: Final = 0.1  # to take a connection that is free, and to check it
-_POOL_NAME: Final = "mcpp-memory"
-_LOG_SECONDS: Final = 60.0
 _MAX_CONNECTIONS: Final = 10
 # One write runs at a time. One more of this process waits in the database, so that it can begin at
 # once; all others wait without a connection, which is left to reads.
@@ -85,7 +83,6 @@ class PostgresDatabase:
         except psycopg.Error as error:
             line = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise MemoryStoreError(f"Cannot use the {shown(options)}: {line}") from error
-        logging.getLogger("psycopg.pool").addFilter(_attempts)
         self._pool = ConnectionPool(
             kwargs={**options, "autocommit": True},
             min_size=1,
@@ -94,7 +91,7 @@ class PostgresDatabase:
             reconnect_timeout=0,  # the next request tries again: no long waits after an outage
             configure=self._configure,
             check=ConnectionPool.check_connection,  # after a restart of the server
-            name=_POOL_NAME,
+            name="mcpp-memory",
             open=True,
         )
 
@@ -269,29 +266,6 @@ class PostgresDatabase:
         connection.prepare_threshold = 0
         connection.execute("SET hnsw.iterative_scan = relaxed_order")
         connection.execute(f"SET hnsw.ef_search = {DEFAULT_EF}")
-
-
-class _Attempts(logging.Filter):
-    """Passes one of the pool's log lines about failed attempts to connect, per minute.
-
-    There are two of them for each attempt, and calls that wait make many.
-    """
-
-    _passed_at = -_LOG_SECONDS
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if not isinstance(record.args, tuple) or _POOL_NAME not in record.args:
-            return True
-        if record.msg.startswith("reconnection attempt"):
-            return False
-        if record.msg.startswith("error connecting"):
-            if record.created - self._passed_at < _LOG_SECONDS:
-                return False
-            self._passed_at = record.created
-        return True
-
-
-_attempts = _Attempts()
 
 
 def sql_array(values: Iterable[float]) -> str:
