@@ -13,7 +13,8 @@ McppError
 ├── ConnectionLostError there is no connection to the pod, and the SDK has stopped trying
 │   ├── AddressError            the URL or the token is malformed; no connection was attempted
 │   ├── UnreachableError        no gateway answers at the address
-│   │   └── BusyError           the gateway answers that it cannot accept the connection now
+│   │   ├── BusyError           the gateway answers that it cannot accept the connection now
+│   │   └── TokenUnavailableError   there is no token to connect with at present
 │   ├── JoinError               the gateway refused the connection
 │   ├── WrongParticipantError   the token belongs to another participant
 │   └── ClosedError             the connection was closed for good, by the gateway or by us
@@ -221,8 +222,12 @@ class JoinError(ConnectionLostError):
         return f"the gateway refused the connection with {self.status}: {self.reason}"
 
 
-class TokenUnavailableError(McppError):
-    """The function, file or command of a token has none at present."""
+class TokenUnavailableError(UnreachableError):
+    """The function, file or command of a token has none at present, or none that may be right."""
+
+    def __str__(self) -> str:
+        where = f" for {self.url}" if self.url else ""
+        return f"no token{where}: {self.reason}"
 
 
 class TokenRefusedError(JoinError):

@@ -182,6 +182,8 @@ class Toolbox:
         left_bytes = _MAX_LIST_BYTES
         with anyio.move_on_after(_LIST_SECONDS):
             for _ in range(_MAX_PAGES):
+                if participant not in self._pod.participants:
+                    break  # it has left since it was to be asked
                 page = await self._pod.request(
                     participant, "tools/list", params, timeout=_LIST_SECONDS
                 )

@@ -5,9 +5,8 @@ import asyncio
 import os
 import secrets
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +21,8 @@ from mcpp_gateway.config import Config, ConfigError
 from mcpp_gateway.config.warnings import of_signing_keys
 from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.handover import report_failure
+from mcpp_gateway.health import UnhealthyError, check_health
+from mcpp_gateway.private_files import kept_secret
 from mcpp_gateway.process import read_files, serve
 
 _EXIT_USAGE: Final = 2
@@ -41,8 +42,14 @@ def gateway(argv: list[str]) -> int:
     parser.add_argument(
         "--config", type=Path, required=True, metavar="FILE", help="configuration file (TOML)"
     )
-    parser.add_argument(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
         "--check", action="store_true", help="check the file, print what it means, and exit"
+    )
+    instead.add_argument(
+        "--health",
+        action="store_true",
+        help="ask the gateway that runs with the file whether it admits participants, and exit",
     )
     parser.add_argument("--host", help="address to listen on, instead of the file's")
     parser.add_argument("--port", type=int, help="port to listen on, instead of the file's")
@@ -54,6 +61,8 @@ def gateway(argv: list[str]) -> int:
         environment["MCPP_GATEWAY__PORT"] = str(arguments.port)
     if arguments.check:
         return _check(arguments.config, environment)
+    if arguments.health:
+        return _health(arguments.config, environment)
     return _run("gateway", arguments.config, environment)
 
 
@@ -65,6 +74,18 @@ def _check(path: Path, environment: Mapping[str, str]) -> int:
     except McppError as error:
         return _fail("gateway", error)
     print("\n".join(map(log_format.escape, report.describe(config))))
+    return 0
+
+
+def _health(path: Path, environment: Mapping[str, str]) -> int:
+    try:
+        check_health(configuration.load(path, environment))
+    except UnhealthyError as error:
+        print(f"mcpp gateway: {log_format.escape(error)}", file=sys.stderr)
+        return 1
+    except McppError as error:
+        return _fail("gateway", error)
+    print("ok")
     return 0
 
 
@@ -210,22 +231,4 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 def _session_key(folder: Path) -> bytes:
     """Return the key that signs session tokens, stored so that sessions survive a restart."""
-    path = folder / "sessions.key"
-    with suppress(FileNotFoundError):
-        key = path.read_bytes()
-        # A shorter one is left by a crash or a full disk; an empty one would be no secret.
-        if len(key) >= _SESSION_KEY_BYTES:
-            return key
-    key = secrets.token_bytes(_SESSION_KEY_BYTES)
-    # Complete before it has its name: a reader finds all of it or nothing.
-    descriptor, temporary = tempfile.mkstemp(prefix=".sessions.key.", dir=folder)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(key)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return key
+    return kept_secret(folder / "sessions.key", secrets.token_bytes(_SESSION_KEY_BYTES))

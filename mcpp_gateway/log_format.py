@@ -1,4 +1,4 @@
-"""Log formats, text or JSON lines; values from outside are escaped (G-48).
+"""Log formats, text or JSON lines; values from outside are escaped and quoted (G-48).
 
 Lines are written by a thread, from a bounded queue (G-67): standard error may be a pipe that is not
 read, and the gateway must not wait for it.
@@ -6,13 +6,17 @@ read, and the gateway must not wait for it.
 
 import json
 import logging
+import re
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from mcpp_gateway.queued_log import PROGRESS, QueuedHandler
 
 _BAR_CHARACTERS: Final = 20
+# What is written without quotes: it is one word, and no other fact.
+_BARE: Final = re.compile(r"(?![{\[])[^\s=\"'\\]+")
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -41,6 +45,7 @@ class _JsonLines(logging.Formatter):
         line = {
             "time": _time(record),
             "level": record.levelname.lower(),
+            "logger": record.name,
             "event": record.getMessage(),
             **_facts(record),
         }
@@ -52,13 +57,27 @@ class _JsonLines(logging.Formatter):
 class _TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         facts = "".join(
-            f" {_bar(value)}" if name == PROGRESS else f" {name}={escape(value)}"
+            f" {_bar(value)}" if name == PROGRESS else f" {name}={_quoted(value)}"
             for name, value in _facts(record).items()
         )
         line = f"{_time(record)} {record.levelname.lower():7} {escape(record.getMessage())}{facts}"
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            # Indented, as a text in it must not begin a line of the log.
+            for each in self.formatException(record.exc_info).split("\n"):
+                line += f"\n  {escape(each)}"
         return line
+
+
+def _quoted(value: object) -> str:
+    """Return a value as a word, or as JSON if it could be taken for more than one fact."""
+    if isinstance(value, (Mapping, list, tuple)):
+        text = json.dumps(value, default=str, ensure_ascii=False)
+    else:
+        text = str(value)
+        if _BARE.fullmatch(text) and text.isprintable():
+            return text
+        text = json.dumps(text, ensure_ascii=False)
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
 def _bar(done: float) -> str:

@@ -1,8 +1,8 @@
 """A log handler that never blocks: a bounded queue, a writing thread, and limits on repetition.
 
-What does not fit is dropped and counted; so are lines with the same message beyond a rate. Both
-counts are logged themselves, once there is room and at most once a minute. On a terminal, a line
-about progress is replaced by the line that follows it.
+What does not fit is dropped and counted; so are lines with the same message beyond a rate, and
+lines that cannot be written, such as on a full disk. The counts are logged themselves, once that is
+possible. On a terminal, a line about progress is replaced by the line that follows it.
 """
 
 import logging
@@ -11,11 +11,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from itertools import accumulate
 from typing import Final, TextIO
 
 PROGRESS: Final = "progress"
 """The attribute of a record about work that goes on: the share that is done."""
+
+AUDIT_LOGGER: Final = "mcpp.gateway.audit"
+"""The logger of what admins do; none of its lines is left out for being repeated (O-09)."""
 
 _CLEAR_LINE: Final = "\r\x1b[K"
 _MAX_LINES: Final = 2_000
@@ -23,11 +26,13 @@ _MAX_BYTES: Final = 1_000_000
 _FLUSH_SECONDS: Final = 1.0
 _MINUTE: Final = 60.0
 # Lines with the same message: so many at once, and so many a minute after that.
-_REPETITIONS: Final = 1_000
-_REPETITIONS_A_MINUTE: Final = 600
+_REPETITIONS: Final = (1_000, 600)
+# Of these, one participant's: others' lines must not be hidden by one that keeps reconnecting.
+_OWN_REPETITIONS: Final = (100, 60)
 # Those that a peer can cause without being admitted.
-_FOREIGN_REPETITIONS: Final = 20
+_FOREIGN_REPETITIONS: Final = (20, 1)
 _MAX_MESSAGES: Final = 256  # different messages that are counted
+_MAX_PARTICIPANTS: Final = 4_096  # and messages of theirs that are counted
 
 
 class QueuedHandler(logging.Handler):
@@ -36,6 +41,8 @@ class QueuedHandler(logging.Handler):
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self.dropped = 0  # lines that found no room, since they were last reported
+        self._lost = 0  # lines that could not be written, since they were last reported
+        self._is_torn = False  # whether the last line was written in part
         self._stream = stream
         self._clock = clock
         self._lines: deque[str] = deque()
@@ -43,7 +50,9 @@ class QueuedHandler(logging.Handler):
         self._changed = threading.Condition()
         self._closing = False
         self._writing = False
-        self._repetitions: dict[str, _Repetition] = {}
+        self._repetitions: dict[tuple[str, bool], _Repetition] = {}
+        # Of each participant and message; the one that was not used for longest comes first.
+        self._own_repetitions: dict[tuple[str, str], _Repetition] = {}
         self._is_terminal = stream.isatty()
         self._to_replace = False  # whether the last line is to be replaced by the next one
         self._thread = threading.Thread(target=self._write, name="mcpp-log", daemon=True)
@@ -52,12 +61,8 @@ class QueuedHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Queue a line, unless it is one too many."""
         try:
-            repetition = self._repetition(record)
-            if not repetition.take(self._clock()):
+            if record.name != AUDIT_LOGGER and not self._may_repeat(record):
                 return
-            if repetition.left_out:
-                record.__dict__["left_out"] = repetition.left_out
-                repetition.left_out = 0
             self._add(self._ended(self.format(record), hasattr(record, PROGRESS)))
         except Exception:
             self.handleError(record)
@@ -82,16 +87,42 @@ class QueuedHandler(logging.Handler):
         self._to_replace = is_progress and self._is_terminal
         return f"{begin}{line}{'' if self._to_replace else chr(10)}"
 
-    def _repetition(self, record: logging.LogRecord) -> "_Repetition":
-        message = str(record.msg)
-        found = self._repetitions.get(message)
+    def _may_repeat(self, record: logging.LogRecord) -> bool:
+        """Return whether a line may be logged, and note in it how many were left out before."""
+        message, now = str(record.msg), self._clock()
+        participant = getattr(record, "participant", None)
+        is_foreign = participant is None and hasattr(record, "address")
+        shared = self._repetition(message, is_foreign)
+        if participant is not None:
+            own = self._own_repetition(message, str(participant))
+            if not own.take(now):
+                shared.left_out += 1
+                return False
+        if not shared.take(now):
+            shared.left_out += 1
+            return False
+        if shared.left_out:
+            record.__dict__["left_out"] = shared.left_out
+            shared.left_out = 0
+        return True
+
+    def _repetition(self, message: str, is_foreign: bool) -> "_Repetition":
+        found = self._repetitions.get((message, is_foreign))
         if found is None:
             if len(self._repetitions) >= _MAX_MESSAGES:
                 self._repetitions.clear()
-            is_foreign = hasattr(record, "address")
-            burst = _FOREIGN_REPETITIONS if is_foreign else _REPETITIONS
-            rate = 1 if is_foreign else _REPETITIONS_A_MINUTE
-            found = self._repetitions[message] = _Repetition(burst, rate)
+            found = _Repetition(*(_FOREIGN_REPETITIONS if is_foreign else _REPETITIONS))
+            self._repetitions[message, is_foreign] = found
+        return found
+
+    def _own_repetition(self, message: str, participant: str) -> "_Repetition":
+        key = (message, participant)  # in all pods: who may join many has no more lines
+        found = self._own_repetitions.pop(key, None)
+        if found is None:
+            if len(self._own_repetitions) >= _MAX_PARTICIPANTS:
+                del self._own_repetitions[next(iter(self._own_repetitions))]
+            found = _Repetition(*_OWN_REPETITIONS)
+        self._own_repetitions[key] = found
         return found
 
     def _add(self, line: str) -> None:
@@ -116,24 +147,50 @@ class QueuedHandler(logging.Handler):
                 self._lines.clear()
                 self._bytes = 0
                 if self.dropped:
-                    lines.append(
-                        f"{self.dropped} log lines were dropped: they were not read in time\n"
-                    )
+                    lines.append(self._count(self.dropped, "dropped: they were not read in time"))
                     self.dropped = 0
-            with suppress(OSError, ValueError):  # there is no other place to report it
-                self._output("".join(lines))
+            if self._lost:
+                report = self._count(self._lost, "lost: they could not be written")
+                if self._output([report]):
+                    self._lost = 0
+            self._lost += len(lines) - self._output(lines)
 
-    def _output(self, text: str) -> None:
+    def _count(self, number: int, reason: str) -> str:
+        """Return a line about lines that are missing."""
+        facts = {"name": "mcpp.gateway", "levelno": logging.WARNING, "levelname": "WARNING"}
+        record = logging.makeLogRecord({**facts, "msg": f"{number} log lines were {reason}"})
+        return f"{self.format(record)}\n"
+
+    def _output(self, lines: list[str]) -> int:
+        """Write lines, and return how many were written completely."""
+        encoded = [line.encode(errors="backslashreplace") for line in lines]
+        torn = b"\n" if self._is_torn else b""
+        data = torn + b"".join(encoded)
+        left = data
         try:
-            descriptor = self._stream.fileno()
-        except (AttributeError, OSError):  # it is no file
-            self._stream.write(text)
-            self._stream.flush()
-            return
-        # Past the stream's own buffer, whose lock would be held while the process ends.
-        data = text.encode(errors="backslashreplace")
-        while data:
-            data = data[os.write(descriptor, data) :]
+            descriptor = self._descriptor()
+            if descriptor is None:
+                self._stream.write(data.decode())
+                self._stream.flush()
+                left = b""
+            # Past the stream's own buffer, whose lock would be held while the process ends.
+            while left and descriptor is not None:
+                left = left[os.write(descriptor, left) :]
+        except (OSError, ValueError):  # there is no other place to report it
+            pass
+        size = len(data) - len(left) - len(torn)  # of the lines
+        if size < 0:
+            return 0
+        ends = list(accumulate(map(len, encoded)))
+        self._is_torn = size not in (0, *ends)
+        return sum(end <= size for end in ends)
+
+    def _descriptor(self) -> int | None:
+        """Return the stream's descriptor, if it is a file. Raises ValueError if it is closed."""
+        try:
+            return self._stream.fileno()
+        except (AttributeError, OSError):
+            return None
 
 
 class _Repetition:
@@ -152,7 +209,6 @@ class _Repetition:
         self._left = min(self._burst, self._left + (now - self._at) * self._rate / _MINUTE)
         self._at = now
         if self._left < 1:
-            self.left_out += 1
             return False
         self._left -= 1
         return True

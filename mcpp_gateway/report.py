@@ -20,6 +20,9 @@ def check_folders(config: Config) -> None:
         if not folder.parent.exists():  # `TokenStore` does not create it
             raise ConfigError(f"tokens.path: {folder.parent}: no such folder")
         _check_writable(folder, "tokens.path")
+        from mcpp_gateway.tokens.service import check_issued  # needs an extra
+
+        check_issued(config)
 
 
 def _check_writable(path: Path, key: str) -> None:

@@ -31,6 +31,7 @@ from mcpp.errors import (
     McppError,
     Refused,
     TokenRefusedError,
+    TokenUnavailableError,
     UnreachableError,
 )
 from mcpp.protocol.cards import card_digest
@@ -434,7 +435,8 @@ class Connection:
                 raise
             if self._revoked is not None:  # and the next token is no better
                 raise self._revoked from None
-            error = UnreachableError(self.connector.address, f"401 {refused.reason}")
+            reason = f"the gateway refused it with 401: {refused.reason}"
+            error = TokenUnavailableError(self.connector.address, reason)
         first = self._task_status is not None
         if first and not self._options.keep_trying and not isinstance(error, BusyError):
             raise error

@@ -29,6 +29,7 @@ __all__ = [
     "REASON",
     "RESOURCE_NOT_FOUND",
     "TOOLS_CALL",
+    "TOOLS_LIST",
     "TRACE_CONTEXT",
     "Failure",
     "ToolResult",
@@ -56,6 +57,7 @@ BUSY: Final = -32003
 
 
 TOOLS_CALL: Final = "tools/call"
+TOOLS_LIST: Final = "tools/list"
 # Marks a structured result that is `{"result": value}` only because MCP requires an object.
 WRAPPED: Final = "mcpp/wrapped"
 CANCELLED: Final = "notifications/cancelled"

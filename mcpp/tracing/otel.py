@@ -13,11 +13,11 @@ from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import Link, SpanKind, StatusCode, TracerProvider
 
 import mcpp
-from mcpp.errors import NoAnswerError, Refused, RemoteError
+from mcpp.errors import AbsentError, NoAnswerError, Refused, RemoteError
 from mcpp.kinds import Kind
 from mcpp.protocol import rpc
 from mcpp.protocol.envelope import Envelope
-from mcpp.protocol.rpc import TOOLS_CALL, Failure
+from mcpp.protocol.rpc import TOOLS_CALL, TOOLS_LIST, Failure
 from mcpp.tracing.spans import OpenSpan
 
 # The longest values of the reserved members of `_meta` that are read: W3C's own limits.
@@ -48,6 +48,7 @@ class OtelTracer:
         ambient = trace.get_current_span().get_span_context()
         context = None if ambient.is_valid else _context_in(params)
         with self._open(_name(method, name), SpanKind.CLIENT, attributes, context) as span:
+            span.may_find_no_peer = method == TOOLS_LIST
             yield span
 
     @contextmanager
@@ -117,6 +118,7 @@ class _OtelSpan(OpenSpan):
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span
+        self.may_find_no_peer = False  # a participant that leaves has no tools: that is no error
 
     def inject(self, params: dict[str, Any]) -> dict[str, Any]:
         carrier: dict[str, str] = {}
@@ -140,6 +142,8 @@ class _OtelSpan(OpenSpan):
 
     def fail(self, error: BaseException) -> None:
         """Record the exception by which the work ended."""
+        if isinstance(error, AbsentError) and self.may_find_no_peer:
+            return
         if isinstance(error, RemoteError):
             self._fail_with_code(error.code, error.message)
             return

@@ -17,7 +17,7 @@ TokenSource: TypeAlias = str | Callable[[], str | Awaitable[str]]
 """A token, or a function that returns the present one. It may be slow: it runs in a thread, unless
 it is a coroutine function."""
 
-_COMMAND_SECONDS: Final = 30.0
+_COMMAND_SECONDS: Final = 8.0  # less than opening a connection may take: to say what is slow
 
 
 def file_token(path: str | Path) -> Callable[[], str]:
@@ -28,7 +28,7 @@ def file_token(path: str | Path) -> Callable[[], str]:
             return Path(path).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-            raise TokenUnavailableError(f"{path}: {reason}") from None
+            raise TokenUnavailableError("", f"{path}: {reason}") from None
 
     return read
 
@@ -46,7 +46,7 @@ def command_token(command: str) -> Callable[[], str]:
                 check=True,
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            raise TokenUnavailableError(f"the token command failed: {error}") from None
+            raise TokenUnavailableError("", f"the token command failed: {error}") from None
         # The output is not part of an error: it may be a secret.
         lines = done.stdout.decode(errors="replace").split("\n")
         return lines[0].strip()
@@ -64,4 +64,4 @@ async def read_token(source: TokenSource) -> str:
     except TokenUnavailableError:
         raise
     except Exception as error:
-        raise TokenUnavailableError(f"the token function failed: {error!r}") from error
+        raise TokenUnavailableError("", f"the token function failed: {error!r}") from error

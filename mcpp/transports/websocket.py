@@ -123,7 +123,7 @@ class WebSocketConnector:
         try:
             token = await read_token(self.token)
         except TokenUnavailableError as error:
-            raise UnreachableError(self.url, str(error)) from None
+            raise TokenUnavailableError(self.url, error.reason) from None
         self._check_token(token)
         return token
 
@@ -157,8 +157,8 @@ class WebSocketConnector:
     def _check_token(self, token: str) -> None:
         if not _is_token(token):
             reason = "a token may contain only A-Z a-z 0-9 . _ ~ -"
-            if not isinstance(self.token, str):
-                raise UnreachableError(self.url, reason)  # the next one may be right
+            if not isinstance(self.token, str):  # the next one may be right
+                raise TokenUnavailableError(self.url, reason if token else "it is empty")
             raise AddressError(self.url, reason)
 
     def _uri(self, join: Join) -> WebSocketURI:

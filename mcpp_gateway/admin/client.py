@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
-from mcpp.errors import McppError
+from mcpp.errors import AddressError, McppError
 
 _SECONDS: Final = 10.0
 _MAX_BYTES: Final = 64 << 20
@@ -21,10 +21,17 @@ class AdminClient:
     """Asks one gateway. Opens a connection for each request."""
 
     def __init__(self, url: str, token: str) -> None:
-        self._parts = urlsplit(url)
+        """Raises AddressError."""
         self._token = token
-        if self._parts.scheme not in ("http", "https") or not self._parts.hostname:
-            raise AdminError(f"{url!r} is not an address such as http://127.0.0.1:8787")
+        try:
+            parts = urlsplit(url)
+            self._scheme, self._host, self._port = parts.scheme, parts.hostname or "", parts.port
+            self._host.encode("idna")
+        except ValueError:  # a bracket without the other, or a port that is none
+            self._scheme = self._host = ""
+        is_host = self._host and not any(each <= " " for each in self._host)
+        if self._scheme not in ("http", "https") or not is_host:
+            raise AddressError(url, "it is not an address such as http://127.0.0.1:8787")
 
     def get(self, name: str, query: Mapping[str, str]) -> Any:
         """Return what the gateway shows under a name."""
@@ -35,8 +42,8 @@ class AdminClient:
         return self._ask("POST", f"/admin/{name}", json.dumps(body).encode())
 
     def _ask(self, method: str, path: str, body: bytes) -> Any:
-        host, port = self._parts.hostname or "", self._parts.port
-        if self._parts.scheme == "https":
+        host, port = self._host, self._port
+        if self._scheme == "https":
             context = ssl.create_default_context()
             line: http.client.HTTPConnection = http.client.HTTPSConnection(
                 host, port, timeout=_SECONDS, context=context

@@ -8,11 +8,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from mcpp.errors import McppError
+from mcpp.errors import AddressError, McppError
 from mcpp_gateway import log_format
-from mcpp_gateway.admin.client import AdminClient, AdminError
+from mcpp_gateway.admin.client import AdminClient
 
+_EXIT_USAGE: Final = 2
 _VIEWS: Final = ("status", "pods", "participants", "connections", "limits")
+
+
+class TokenError(McppError):
+    """There is no token, or its file cannot be used."""
 
 
 def main(argv: list[str]) -> int:
@@ -28,9 +33,10 @@ def main(argv: list[str]) -> int:
             found = client.post(arguments.command, _body(arguments))
     except McppError as error:
         print(f"mcpp admin: {log_format.escape(error)}", file=sys.stderr)
-        return 1
+        return _EXIT_USAGE if isinstance(error, (AddressError, TokenError)) else 1
     print(json.dumps(found, indent=2) if arguments.json else _text(found))
-    return 0
+    is_vain = arguments.command == "kick" and found.get("closed") == 0
+    return 1 if is_vain else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -74,11 +80,13 @@ def _token(arguments: argparse.Namespace) -> str:
         token = os.environ.get("MCPP_ADMIN_TOKEN", "")
     else:
         try:
-            token = arguments.token_file.read_text().strip()
+            token = arguments.token_file.read_text(encoding="utf-8").strip()
         except OSError as error:
-            raise AdminError(f"{arguments.token_file}: {error.strerror}") from None
+            raise TokenError(f"{arguments.token_file}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise TokenError(f"{arguments.token_file}: is no text in UTF-8") from None
     if not token or not token.isascii() or not token.isprintable():
-        raise AdminError("no token: use --token-file, or set MCPP_ADMIN_TOKEN")
+        raise TokenError("no token: use --token-file, or set MCPP_ADMIN_TOKEN")
     return str(token)
 
 

@@ -24,6 +24,7 @@ import msgspec
 from mcpp_gateway import config as configuration
 from mcpp_gateway.cluster.nats_servers import NatsServers, check_free, server_address
 from mcpp_gateway.config import Config, ConfigError
+from mcpp_gateway.private_files import kept_secret
 
 logger = logging.getLogger("mcpp.gateway")
 
@@ -61,14 +62,8 @@ def load(path: Path) -> Config:
 
 def _password(folder: Path) -> str:
     """Return the password of the NATS servers: other users of the machine reach their ports."""
-    path = folder / "password"
-    with suppress(FileNotFoundError):
-        if password := path.read_text():
-            return password
     folder.mkdir(mode=0o700, exist_ok=True)
-    path.touch(0o600)
-    path.write_text(password := secrets.token_urlsafe())
-    return password
+    return kept_secret(folder / "password", secrets.token_urlsafe().encode()).decode()
 
 
 def _size(folder: Path) -> int:

@@ -13,12 +13,12 @@ from mcpp.protocol.capabilities import Capabilities
 from mcpp.protocol.envelope import PARTICIPANT_PATTERN
 from mcpp_gateway.config.errors import BadKeyError
 from mcpp_gateway.config.sections import AdminSection, ParticipantSection
+from mcpp_gateway.config.warnings import of_length
 
 _is_participant = re.compile(PARTICIPANT_PATTERN).fullmatch
 is_token = re.compile(r"[A-Za-z0-9._~-]{1,512}").fullmatch
 _PARTICIPANT_RULE: Final = "a participant id has 1 to 64 characters of A-Z a-z 0-9 . _ : @ -"
 TOKEN_RULE: Final = "a token has 1 to 512 characters of A-Z a-z 0-9 . _ ~ -"
-_SHORT_TOKEN: Final = 16
 TOKEN_FORMS: Final = ("token", "token_sha256", "token_file", "token_env")
 
 
@@ -68,8 +68,7 @@ def token_digest(
     # The message must not contain the token: it ends up in logs.
     if token is None or not is_token(token):
         raise BadKeyError(where, TOKEN_RULE)
-    if len(token) < _SHORT_TOKEN:
-        warnings.append(f"{where} is shorter than {_SHORT_TOKEN} characters and can be guessed")
+    warnings += of_length(token, where)
     return digest(token)
 
 

@@ -9,6 +9,7 @@ from mcpp.protocol.globs import compile_glob
 from mcpp_gateway.config.sections import PodSection, Sections
 
 _MANY: Final = 5
+_SHORT_TOKEN: Final = 16
 _GROUP_MAY_READ: Final = 0o040
 _OTHERS_MAY_READ: Final = 0o004
 
@@ -21,6 +22,8 @@ def unsafe(sections: Sections, folder: Path) -> Iterator[str]:
             f"gateway.host: {gateway.host} without TLS: tokens and envelopes can be read on the "
             "way; set tls_cert and tls_key, or listen on 127.0.0.1 behind a proxy"
         )
+    if gateway.metrics_token is not None:
+        yield from of_length(gateway.metrics_token, "gateway.metrics_token")
     for proxy in gateway.trusted_proxies:
         if not ipaddress.ip_network(proxy).prefixlen:
             yield (
@@ -42,6 +45,12 @@ def unsafe(sections: Sections, folder: Path) -> Iterator[str]:
         yield from of_signing_keys(folder / sections.tokens.path)
     yield from _of_issuers(sections)
     yield from _of_kept_keys(sections)
+
+
+def of_length(token: str, where: str) -> Iterator[str]:
+    """Yield a line if a token is short. It does not contain the token: it ends up in logs."""
+    if len(token) < _SHORT_TOKEN:
+        yield f"{where} is shorter than {_SHORT_TOKEN} characters and can be guessed"
 
 
 def of_file(path: Path, has_tokens: bool) -> Iterator[str]:

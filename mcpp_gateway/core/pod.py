@@ -124,6 +124,10 @@ class PodCore:
         """The ids of those present, in the order in which they joined."""
         return tuple(self.members.present)
 
+    def sessions_elsewhere(self, participant: str) -> int:
+        """Return how many sessions a participant has at other gateways."""
+        return 0
+
     @property
     def refused(self) -> Mapping[str, int]:
         """How many texts were refused, by code."""

@@ -86,6 +86,7 @@ class ServerConnection(asyncio.Protocol):
         "alive",
         "client",
         "full",
+        "path",
         "peer",
         "request",
     )
@@ -105,7 +106,7 @@ class ServerConnection(asyncio.Protocol):
         self._reading = True
         self._reading_paused = False
         self._awaits_large_text = False
-        self.address = self.client = ""
+        self.address = self.client = self.path = ""
         self.request = f"{next(_numbers):x}"  # names this connection in the log
         self.peer: Peer | None = None
         self.full = False
@@ -236,6 +237,11 @@ class ServerConnection(asyncio.Protocol):
         return self.peer is not None and self.peer.session.joined > 0.0
 
     @property
+    def is_open(self) -> bool:
+        """Whether it is a WebSocket that neither side has begun to close."""
+        return self._protocol is not None and self._protocol.state is OPEN
+
+    @property
     def waiting_bytes(self) -> int:
         """How many written bytes the socket has not accepted yet."""
         return self._transport.get_write_buffer_size()
@@ -305,7 +311,8 @@ class ServerConnection(asyncio.Protocol):
         """Return the request of this connection, and learn from it where it comes from (G-88)."""
         self.address = self._gateway.admission.client_address(self.address, headers)
         path, _, query = target.partition("?")
-        return HttpRequest(method, path, query, headers, self.address, body)
+        self.path = path
+        return HttpRequest(method, path, query, headers, self.address, body, self.request)
 
     def _answer(self, method: str, request: Request, rest: bytes) -> None:
         headers: dict[str, list[str]] = {}
@@ -440,7 +447,8 @@ class ServerConnection(asyncio.Protocol):
 
     def _refuse(self, denial: Denial) -> None:
         if denial.status in _LOGGED_STATUSES:
-            log_session("request refused", self, status=denial.status, reason=denial.reason)
+            facts = {"status": denial.status, "reason": denial.reason, "path": self.path}
+            log_session("request refused", self, **facts)
         if denial.delay_seconds:
             self._abort_after(denial.delay_seconds + _CLOSE_SECONDS)
             loop = self._gateway.loop
@@ -471,7 +479,8 @@ class ServerConnection(asyncio.Protocol):
             parser.keep(data)
             self._pause(peer, now, len(data))
             return
-        received, unpaid = hub.received, member.rate_limited
+        traffic = peer.traffic
+        received, unpaid = traffic.received, member.rate_limited
         evaluated = peer.pod.filter_work.parts
         has_more = False
         if not account.is_exhausted(member):
@@ -488,7 +497,8 @@ class ServerConnection(asyncio.Protocol):
         parsed = parser.parsed
         over_quota = account.is_exhausted(member)
         quota.count_read(parsed)
-        paid = hub.received - received - (member.rate_limited - unpaid)
+        traffic.received_bytes += parsed
+        paid = traffic.received - received - (member.rate_limited - unpaid)
         free = paid * FREE_SECONDS_PER_TEXT + parsed * FREE_SECONDS_PER_BYTE
         excess = budget.measure(now, cpu_now, free)
         if excess:

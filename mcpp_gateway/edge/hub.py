@@ -14,6 +14,7 @@ audience's frames, and inserted there when the tick is written.
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import assert_never
 
@@ -35,7 +36,7 @@ from mcpp_gateway.core.pod import Audience, PodCore
 from mcpp_gateway.edge.frames import encode_text
 from mcpp_gateway.edge.latency import LatencyHistogram
 from mcpp_gateway.edge.page_turns import PageTurns
-from mcpp_gateway.edge.peer import Peer, PeerTransport
+from mcpp_gateway.edge.peer import Peer, PeerTransport, Traffic
 from mcpp_gateway.edge.read_quota import ReadQuota, Scheduler
 
 logger = logging.getLogger("mcpp.gateway")
@@ -85,8 +86,7 @@ class Hub:
 
     def __init__(self, scheduler: Scheduler, clock: Callable[[], float], quota: ReadQuota) -> None:
         self.clock = clock
-        self.received = 0
-        self.delivered = 0
+        self.traffic: defaultdict[PodCore, Traffic] = defaultdict(Traffic)
         self.tick_seconds = 0.0
         self.ticks = 0
         self._scheduler = scheduler
@@ -126,7 +126,7 @@ class Hub:
         last: int | None,
     ) -> Peer:
         """Join a connection to its pod and start sending."""
-        peer = Peer(pod, transport)
+        peer = Peer(pod, transport, self.traffic[pod])
         peer.session, effects = pod.join(
             participant, self.clock(), filter=filter, after=after, last=last, peer=peer
         )
@@ -137,6 +137,11 @@ class Hub:
         self.announce_later(pod)
         self.catch_up(peer)
         return peer
+
+    @property
+    def received(self) -> int:
+        """How many texts were received, over all pods."""
+        return sum(traffic.received for traffic in self.traffic.values())
 
     def leave(self, peer: Peer) -> None:
         """Remove a closed connection from its pod."""
@@ -159,7 +164,7 @@ class Hub:
 
     def receive(self, peer: Peer, text: bytes, now: float) -> bool:
         """Pass one text of a connection to its pod. Return whether to stop reading from it."""
-        self.received += 1
+        peer.traffic.received += 1
         effect = peer.pod.receive(peer.session, text, now)
         if type(effect) is Broadcast:
             if effect.extra:
@@ -274,13 +279,18 @@ class Hub:
         for audience in audiences:
             batches[audience], audience.frames = audience.frames, []
         for audience, frames in batches.items():
+            if not audience.sessions:
+                continue
             data = b"".join(frames)
-            self.delivered += len(frames) * len(audience.sessions)
-            self.written_bytes += len(data) * len(audience.sessions)
+            written_bytes = len(data) * len(audience.sessions)
             for session in audience.sessions:
                 peer: Peer = session.peer
                 if peer not in individual:
                     peer.transport.write(data)
+            # All are of one pod: counted once for each audience.
+            peer.traffic.delivered += len(frames) * len(audience.sessions)
+            peer.traffic.sent_bytes += written_bytes
+            self.written_bytes += written_bytes
         for peer in individual:
             if peer.audience is not None:
                 peer.transport.write(peer.take_owed(batches.get(peer.audience, [])))
@@ -330,8 +340,10 @@ class Hub:
         while peer.audience is None and not peer.closed and not transport.full:
             texts, effect = peer.pod.catch_up(peer.session, CATCH_UP_BYTES)
             if texts:
-                transport.write(b"".join(map(encode_text, texts)))
-                self.delivered += len(texts)
+                data = b"".join(map(encode_text, texts))
+                transport.write(data)
+                peer.traffic.delivered += len(texts)
+                peer.traffic.sent_bytes += len(data)
             if type(effect) is CatchUp:
                 self._searching[peer] = None
                 self._schedule_search()
@@ -420,8 +432,9 @@ class Hub:
                     written += 1
                 elif others := [part for part, sender in parts if sender is not session]:
                     peer.transport.write(b"".join(others))
-                    self.delivered += len(others)
-            self.delivered += written * len(parts)
+                    peer.traffic.delivered += len(others)
+            peer.traffic.delivered += written * len(parts)
+            peer.traffic.sent_bytes += written * len(data)
             self.live_dropped += dropped * len(parts)
             self.written_bytes += written * len(data)
 
@@ -440,7 +453,8 @@ class Hub:
         if peer.inserts is None:
             peer.inserts = []
         peer.inserts.append((len(peer.audience.frames), data))
-        self.delivered += 1
+        peer.traffic.delivered += 1
+        peer.traffic.sent_bytes += len(data)
         self._individual[peer] = None
 
     def _move(self, move: Move) -> None:

@@ -27,6 +27,18 @@ class PeerTransport(Protocol):
         """How many written bytes are unsent."""
 
 
+class Traffic:
+    """What was received from, and written to, the connections of one pod."""
+
+    __slots__ = ("delivered", "received", "received_bytes", "sent_bytes")
+
+    def __init__(self) -> None:
+        self.received = 0  # texts
+        self.delivered = 0  # envelopes, once for each connection
+        self.received_bytes = 0
+        self.sent_bytes = 0
+
+
 class Peer:
     """A session's connection as the hub sees it. Only the hub changes it."""
 
@@ -41,11 +53,13 @@ class Peer:
         "pod",
         "session",
         "stop",
+        "traffic",
         "transport",
     )
 
-    def __init__(self, pod: PodCore, transport: PeerTransport) -> None:
+    def __init__(self, pod: PodCore, transport: PeerTransport, traffic: Traffic) -> None:
         self.pod = pod
+        self.traffic = traffic
         self.transport = transport
         self.session: Session
         self.account: ReadAccount

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import uuid6
@@ -44,6 +44,7 @@ from mcpp_gateway.edge.web.mcp_service import McpService
 from mcpp_gateway.edge.web.requests import HttpRequest
 from mcpp_gateway.prompts.service import PromptService
 from mcpp_gateway.storage.log_store import LogStore
+from mcpp_gateway.tokens.revocations import Kind, NotStoredError
 
 if TYPE_CHECKING:
     from mcpp_gateway.cluster.blob_stream import Announcement
@@ -76,6 +77,17 @@ def steady_clock(at_least: float = 0.0) -> Callable[[], float]:
     offset = max(time.time(), at_least) - time.monotonic()
     monotonic = time.monotonic
     return lambda: offset + monotonic()
+
+
+class RevocationOutcome(NamedTuple):
+    """How many connections a revocation has closed here, and whether such a token is known.
+
+    If it could not be stored, so that a restart forgets it, `not_stored` says why.
+    """
+
+    closed: int
+    was_known: bool
+    not_stored: str = ""
 
 
 class Gateway:
@@ -477,20 +489,40 @@ class Gateway:
             before=self.tokens,
         )
 
-    async def revoke(self, name: str) -> int:
+    async def revoke(self, name: str) -> RevocationOutcome:
         """Revoke a signed token by its id, or all of a participant (S-10).
 
-        Return the number of connections that were closed here. Raises McppError if the cluster
+        Raises UnknownNameError if no such token can exist, and another McppError if the cluster
         cannot be reached: then nothing is revoked.
         """
         if self.tokens is None:
             raise ConfigError("no signed tokens are configured")
+        joined: set[Kind] = set().union(
+            *(pod.members.joined_kinds(name) for pod in self.pods.values())
+        )
+        if self.leases.has_token(name):
+            joined.add("token")
+        may_be_unknown = bool(self.config.issuers)
         shared = None if self.cluster is None else self.cluster.tokens
         if shared is None or self.config.token_folder is not None:
-            self.tokens.revoke(name)
-        else:
-            self.tokens.add(await shared.revoke(name, self.wall_clock()))
-        return self._close_revoked()
+            revoked = self.tokens.revoke(name, may_be_unknown=may_be_unknown, joined=joined)
+            is_known = revoked.was_issued or bool(joined)
+            closed = self._close_revoked()  # first: the disk may be full
+            return RevocationOutcome(closed, is_known, self._store_revocations())
+        now = self.wall_clock()
+        revoked = await shared.revoke(name, now, may_be_unknown=may_be_unknown, joined=joined)
+        self.tokens.add(revoked.revocations)
+        return RevocationOutcome(self._close_revoked(), revoked.was_issued or bool(joined))
+
+    def _store_revocations(self) -> str:
+        """Store what was revoked. Return why that was not possible, or an empty text."""
+        assert self.tokens is not None
+        try:
+            self.tokens.store()
+        except NotStoredError as error:
+            logger.error("revocations cannot be stored", extra={"reason": str(error)})  # noqa: TRY400
+            return str(error)
+        return ""
 
     def _learn_tokens(self) -> None:
         """Apply what was signed or revoked elsewhere."""
@@ -503,6 +535,12 @@ class Gateway:
         for connection in closed:
             log_session("revoked", connection)
         return len(closed)
+
+    def _end_withdrawn(self) -> None:
+        """Close the connections whose token's key is gone (S-14)."""
+        assert self.tokens is not None
+        for connection in self.leases.end_withdrawn(self.tokens.has_withdrawn_key):
+            log_session("key withdrawn", connection)
 
     def _advance_clock(self) -> None:
         """Keep times from going back behind what the logs hold, if the system's clock was set."""
@@ -565,6 +603,7 @@ class Gateway:
         if self.tokens is not None:
             self.tokens.renew_keys()
             self._learn_tokens()
+            self._end_withdrawn()
             self.leases.check()
         self._check_descriptors()
         self._check_outboxes()

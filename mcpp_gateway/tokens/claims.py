@@ -122,8 +122,8 @@ def read_grant(
         until,
         issued,
         token_id if isinstance(token_id, str) else None,
-        allowed,
-        rights.admin,
+        pods=allowed,
+        admin=rights.admin,
     )
 
 

@@ -4,7 +4,7 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +23,7 @@ from mcpp_gateway.config.checks import check_participant_limits
 from mcpp_gateway.config.errors import BadKeyError
 from mcpp_gateway.config.participants import id_mistake
 from mcpp_gateway.core.limits import ParticipantLimits
-from mcpp_gateway.tokens.revocations import MAX_DAYS, Revocations
+from mcpp_gateway.tokens.revocations import MAX_DAYS, Revocations, UnknownNameError
 
 if TYPE_CHECKING:
     from mcpp_gateway.cluster.shared.token_command import ClusterTokens
@@ -40,8 +40,12 @@ def main(argv: list[str]) -> int:
     try:
         return _run(arguments)
     except (McppError, OSError) as error:
-        print(f"mcpp token: {log_format.escape(error)}", file=sys.stderr)
-        return _EXIT_USAGE
+        _warn(str(error))
+        return 1 if isinstance(error, UnknownNameError) else _EXIT_USAGE
+
+
+def _warn(text: str) -> None:
+    print(f"mcpp token: {log_format.escape(text)}", file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -91,6 +95,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     instead.add_argument("--new-key", action="store_true", help="sign with a new key from now on")
     instead.add_argument(
+        "--delete-key",
+        metavar="ID",
+        help="delete a key, and close the connections of all tokens that it has signed",
+    )
+    instead.add_argument(
         "--link",
         action="store_true",
         help="print a link that signs a browser in; it works once, for two minutes",
@@ -102,17 +111,20 @@ def _run(arguments: argparse.Namespace) -> int:
     pod = local_pod.find() if arguments.config is None else None
     if pod is None and arguments.config is None:
         raise ConfigError("no pod found; start one with `mcpp up`, or name a --config")
-    if arguments.name is None and not (arguments.list or arguments.new_key):
-        raise ConfigError("name a participant")
+    _check_options(arguments)
     if arguments.list:
         print("\n".join(_table(arguments, pod)))
     elif arguments.new_key:
         print(f"signing with key {_store(arguments, pod).add_key()}")
+    elif arguments.delete_key is not None:
+        store = _store(arguments, pod)
+        store.delete_key(arguments.delete_key)
+        print(f"deleted key {arguments.delete_key}; signing with key {store.key_ids()[-1]}")
     elif arguments.revoke:
         _revoke(arguments, pod)
     elif arguments.expires is not None:
         print(_sign(arguments, pod))
-    elif pod is None or _is_signed_only(arguments):
+    elif pod is None or _signed_only(arguments):
         raise ConfigError("a signed token needs --expires, such as --expires 30d")
     else:
         token = pod.add(arguments.name, multiple=arguments.multiple, is_person=arguments.person)
@@ -120,9 +132,38 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _is_signed_only(arguments: argparse.Namespace) -> bool:
-    stated = (arguments.can, arguments.hears, arguments.limit, arguments.pod, arguments.admin)
-    return any(stated)
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Raise ConfigError for options that do not go together: none of them may be ignored."""
+    other = [
+        option
+        for option, is_given in (
+            ("--list", arguments.list),
+            ("--new-key", arguments.new_key),
+            ("--delete-key", arguments.delete_key is not None),
+        )
+        if is_given
+    ]
+    if other and arguments.name is not None:
+        raise ConfigError(f"{other[0]} is for all participants: leave out {arguments.name!r}")
+    if not other and not arguments.name:
+        raise ConfigError("name a participant")
+    action = "--revoke" if arguments.revoke else "--link" if arguments.link else "".join(other)
+    given = ["--expires"] if arguments.expires is not None else []
+    given += _signed_only(arguments)
+    if not arguments.link:
+        given += [f"--{name}" for name in ("multiple", "person") if getattr(arguments, name)]
+    if action and given:
+        raise ConfigError(f"{action} does not go with {given[0]}")
+
+
+def _signed_only(arguments: argparse.Namespace) -> list[str]:
+    """Return the options that only signed tokens have, besides --expires."""
+    found = [
+        f"--{name}"
+        for name in ("can", "hears", "limit", "pod")
+        if getattr(arguments, name) is not None
+    ]
+    return [*found, "--admin"] if arguments.admin else found
 
 
 def _config(arguments: argparse.Namespace, pod: local_pod.LocalPod | None) -> Config:
@@ -147,6 +188,7 @@ def _store(
             raise ConfigError(f'{arguments.config}: no [tokens] path, such as path = "tokens"')
         folder = str(pod.folder / "tokens")
     store = TokenStore(Path(folder))
+    store.check_user()
     is_new = not store.folder.exists()
     store.create()
     if is_new and pod is not None:
@@ -168,7 +210,7 @@ def _sign(arguments: argparse.Namespace, pod: local_pod.LocalPod | None) -> str:
     rights: dict[str, Any] = {}
     if arguments.can:
         rights["capabilities"] = arguments.can
-    if arguments.hears:
+    if arguments.hears is not None:
         rights["hears"] = read_filter(arguments.hears).to_json()
     if arguments.limit:
         rights["limits"] = dict(arguments.limit)
@@ -182,20 +224,27 @@ def _sign(arguments: argparse.Namespace, pod: local_pod.LocalPod | None) -> str:
 
 def _revoke(arguments: argparse.Namespace, pod: local_pod.LocalPod | None) -> None:
     was_configured = pod is not None and pod.remove(arguments.name)
-    has_signed = pod is None or (pod.folder / "tokens").exists()
-    if has_signed:
-        revocations = _store(arguments, pod).revoke(arguments.name, time.time())
+    config = _config(arguments, pod)
+    if pod is not None and not (pod.folder / "tokens").exists():
         if not was_configured:
-            print(f"revoked until {_time(revocations[0].until)}")
-        if pod is None and any(
-            each.id == arguments.name
-            for settings in _config(arguments, pod).pods.values()
-            for each in settings
-        ):
-            text = f"{arguments.name!r} also has a token in {arguments.config}, which stays valid"
-            print(f"mcpp token: {text}: change it there, and reload", file=sys.stderr)
-    elif not was_configured:
-        raise ConfigError(f"no participant {arguments.name!r} in this pod")
+            raise UnknownNameError(arguments.name)
+        return
+    if pod is None and any(
+        each.id == arguments.name for settings in config.pods.values() for each in settings
+    ):
+        text = f"{arguments.name!r} has a token in {arguments.config}, which stays valid"
+        _warn(f"{text}: change it there, and reload")
+    may_be_unknown = was_configured or bool(config.issuers)
+    revoked = _store(arguments, pod).revoke(
+        arguments.name, time.time(), may_be_unknown=may_be_unknown
+    )
+    if not was_configured:
+        print(f"revoked until {_time(revoked.revocations[0].until)}")
+        if not revoked.was_issued:
+            _warn(
+                f"no token of {arguments.name!r} is known: it is revoked in case another issuer "
+                "has signed one, so check the spelling"
+            )
 
 
 def _table(arguments: argparse.Namespace, pod: local_pod.LocalPod | None) -> Iterator[str]:
@@ -208,16 +257,20 @@ def _table(arguments: argparse.Namespace, pod: local_pod.LocalPod | None) -> Ite
         return
     store, now, revoked = _store(arguments, pod), time.time(), Revocations()
     revoked.add(store.revocations(), now)
+    keys = store.key_ids()
     for issued in store.issued():
-        yield _line(issued, revoked, now)
+        yield _line(issued, revoked, keys, now)
+    yield f"keys: {', '.join(keys)}; the last one signs"
 
 
-def _line(issued: "IssuedToken", revoked: Revocations, now: float) -> str:
+def _line(issued: "IssuedToken", revoked: Revocations, keys: Sequence[str], now: float) -> str:
     ends = _time(issued.expires)
     if revoked.covers_token(issued.participant, issued.id, issued.issued):
         ends = "revoked"
     elif issued.expires <= now:
         ends = f"expired {ends}"
+    elif issued.key not in (None, *keys):
+        ends = f"key {issued.key} deleted"
     return f"{issued.id:16}  {issued.participant:20}  {','.join(issued.pods):20}  {ends}"
 
 
@@ -236,6 +289,8 @@ def _duration(text: str) -> float:
 
 def _pattern(text: str) -> dict[str, Any]:
     pattern: dict[str, Any] = {"kind": text}
+    if not text.strip():
+        raise argparse.ArgumentTypeError("must not be empty: the token could send nothing")
     if text.startswith("{"):
         try:
             pattern = msgspec.json.decode(text, type=dict[str, Any])

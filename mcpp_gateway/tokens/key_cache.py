@@ -21,6 +21,7 @@ logger = logging.getLogger("mcpp.gateway")
 REFRESH_SECONDS: Final = 5.0
 KEEP_SECONDS: Final = 24 * 3600.0
 _TRIED_KEYS: Final = 4  # each costs a forged token 0.1 ms of this process
+_NEVER: Final = float("-inf")
 _RENEW_SECONDS: Final = 600.0  # so that keys that were withdrawn are not trusted for long
 
 ReadKeys = Callable[[], Sequence[VerifyingKey]]
@@ -44,8 +45,11 @@ class KeyCache:
         self._clock = clock
         self._renews = renews  # False: the keys are fixed
         self._keys: Sequence[VerifyingKey] = ()
-        self._read_at = float("-inf")
-        self._tried_at = float("-inf")
+        self._fingerprints: frozenset[str] = frozenset()
+        self._read_at = _NEVER
+        self._tried_at = _NEVER
+        # Whether a reload asked for keys, which no refresh since has read.
+        self._is_wanted = self._was_wanted = False
         self.refreshing: asyncio.Future[bool] | None = None
 
     def load(self) -> None:
@@ -61,6 +65,11 @@ class KeyCache:
     def restore(self, keys: Sequence[VerifyingKey], read_at: float) -> None:
         """Begin with keys that were read before; those that are too old are not used."""
         self._keys, self._read_at = keys, read_at
+        self._fingerprints = frozenset(key.fingerprint for key in keys)
+
+    def has_withdrawn(self, fingerprint: str) -> bool:
+        """Return whether keys were read, and this one is not among them any more (S-14)."""
+        return self._read_at > _NEVER and fingerprint not in self._fingerprints
 
     def find(self, id: str | None, algorithm: str) -> Sequence[VerifyingKey]:
         """Return the keys that may have signed a token with this key id, or with none.
@@ -89,14 +98,24 @@ class KeyCache:
 
     def renew(self) -> None:
         """Read the keys anew if that is due; called about once a second."""
-        due = self._tried_at + (REFRESH_SECONDS if self.is_stale else _RENEW_SECONDS)
+        is_soon = self.is_stale or self._is_wanted
+        due = self._tried_at + (REFRESH_SECONDS if is_soon else _RENEW_SECONDS)
         if self._renews and self._clock() >= due:
             self.refresh()
+
+    def refresh_soon(self) -> None:
+        """Read the keys anew, at once or as soon as `REFRESH_SECONDS` are over.
+
+        A refresh that has begun before does not count: it may have read keys that are gone now.
+        """
+        self._is_wanted = True
+        self.renew()
 
     def refresh(self) -> "asyncio.Future[bool]":
         """Read the keys anew in a thread; the future is whether they could be read."""
         if self.refreshing is None:
             self._tried_at = self._clock()
+            self._was_wanted, self._is_wanted = self._is_wanted, False
             self.refreshing = self._loop.create_future()
             name = f"keys-{self._issuer}"
             threading.Thread(target=self._run, name=name, daemon=True).start()
@@ -118,10 +137,10 @@ class KeyCache:
         else:
             facts = {"issuer": self._issuer, "reason": reason}
             logger.warning("keys of an issuer cannot be read", extra=facts)
+            self._is_wanted |= self._was_wanted
         done, self.refreshing = self.refreshing, None
         if done is not None and not done.done():
             done.set_result(keys is not None)
 
     def _store(self, keys: Sequence[VerifyingKey]) -> None:
-        self._keys = keys
-        self._read_at = self._clock()
+        self.restore(keys, self._clock())

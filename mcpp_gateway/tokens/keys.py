@@ -6,14 +6,19 @@ choose `none` nor use a public key as the secret of an HMAC.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, Final
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_public_key,
+)
 from jwt import PyJWK
 from jwt.exceptions import PyJWTError
 
@@ -34,6 +39,11 @@ class VerifyingKey:
     id: str | None
     algorithm: str
     key: PublicKey
+    fingerprint: str = field(init=False)  # names the key itself: ids may be missing, or used again
+
+    def __post_init__(self) -> None:
+        data = self.key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        object.__setattr__(self, "fingerprint", sha256(data).hexdigest()[:32])
 
 
 def read_key_set(data: bytes) -> tuple[VerifyingKey, ...]:

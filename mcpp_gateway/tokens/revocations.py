@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from mcpp.errors import McppError
 from mcpp_gateway.core.joining.grants import GrantedSettings
 
 MAX_DAYS: Final = 366  # that a token may be valid; so long is a revocation kept
@@ -16,10 +17,40 @@ MAX_SECONDS: Final = MAX_DAYS * 86_400.0
 MAX_REVOCATIONS: Final = 10_000
 
 
+Kind = Literal["participant", "token"]
+KINDS: Final[tuple[Kind, ...]] = ("participant", "token")
+
+
+class UnknownNameError(McppError):
+    """There is nothing to revoke: no signed token has this id, or names this participant."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"nothing is revoked: no signed token of {name!r} is known")
+        self.name = name
+
+
+class TokenFileError(McppError):
+    """A file of own tokens exists, and is damaged or cannot be read."""
+
+
+class NotStoredError(McppError):
+    """A revocation is in force, but a restart would forget it."""
+
+
+class TooManyRevocationsError(McppError):
+    """There is no room for a revocation until others have expired."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"nothing is revoked: {MAX_REVOCATIONS} revocations are in force, which is the most; "
+            "delete the key that signed the tokens, or take them away from their issuer"
+        )
+
+
 class Revocation(msgspec.Struct, frozen=True):
     """All tokens of a participant that were issued up to a time, or one token."""
 
-    kind: Literal["participant", "token"]
+    kind: Kind
     value: str
     before: float  # tokens issued later are valid again
     until: float  # when the last of these tokens has expired
@@ -53,9 +84,18 @@ class Revocations:
                 is_new = True
         for key in [key for key, each in self._known.items() if each.until <= now]:
             del self._known[key]
-        while len(self._known) > MAX_REVOCATIONS:  # the soonest to expire
-            del self._known[min(self._known, key=lambda key: self._known[key].until)]
         return is_new
+
+    def revoke(self, revocations: Iterable[Revocation], now: float) -> None:
+        """Add new revocations, or raise TooManyRevocationsError and change nothing.
+
+        Only what is new is bounded: forgetting one that is in force would admit its tokens.
+        """
+        added = tuple(revocations)
+        self.add((), now)
+        if len(self._known.keys() | {(each.kind, each.value) for each in added}) > MAX_REVOCATIONS:
+            raise TooManyRevocationsError
+        self.add(added, now)
 
     def covers(self, grant: GrantedSettings) -> bool:
         """Return whether what a token admits was revoked."""
@@ -74,5 +114,8 @@ class Revocations:
 
 
 def decode_revocations(data: bytes) -> list[Revocation]:
-    """Return the revocations that bytes hold. Raises msgspec.DecodeError."""
-    return _decode(data)
+    """Return the revocations that bytes hold. Raises TokenFileError."""
+    try:
+        return _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TokenFileError(f"damaged: {error}") from None

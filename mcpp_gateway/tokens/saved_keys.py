@@ -8,7 +8,6 @@ not used.
 import logging
 import os
 import stat
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -17,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from mcpp_gateway.private_files import write_private
 from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey, read_key_set
 
 logger = logging.getLogger("mcpp.gateway")
@@ -48,16 +48,7 @@ class SavedKeys:
             return
         try:
             saved = _SavedKeySet(url, now, key_set.decode())
-            descriptor, temporary = tempfile.mkstemp(prefix=".issuer-keys.", dir=self._folder)
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(_encode(saved))
-                    file.flush()
-                    os.fsync(file.fileno())
-                Path(temporary).replace(self._path(self._folder, url))
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
+            write_private(self._path(self._folder, url), _encode(saved))
         except (OSError, ValueError) as error:
             facts = {"url": url, "reason": str(error)}
             logger.warning("keys of an issuer cannot be saved", extra=facts)

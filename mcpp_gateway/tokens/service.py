@@ -2,19 +2,25 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
-import msgspec
-
 from mcpp_gateway.config import OWN_ISSUER, Config, ConfigError, IssuerSettings
+from mcpp_gateway.core.joining.grants import GrantedSettings
 from mcpp_gateway.tokens.claims import Grant, Template
 from mcpp_gateway.tokens.fetching import fetch
 from mcpp_gateway.tokens.key_cache import KeyCache, ReadKeys
 from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey, read_key_set, read_public_key
-from mcpp_gateway.tokens.revocations import Revocation, Revocations
+from mcpp_gateway.tokens.revocations import (
+    Kind,
+    NotStoredError,
+    Revocation,
+    Revocations,
+    TokenFileError,
+    TooManyRevocationsError,
+)
 from mcpp_gateway.tokens.saved_keys import SavedKeys
-from mcpp_gateway.tokens.signing import ISSUER_CLAIM, OwnTokens, revocations_of
+from mcpp_gateway.tokens.signing import ISSUER_CLAIM, IssuedToken, OwnTokens, Revoked, revoke_name
 from mcpp_gateway.tokens.store import TokenStore
 from mcpp_gateway.tokens.verdicts import BadToken, Verdict
 from mcpp_gateway.tokens.verification import Issuer, Issuers
@@ -38,7 +44,7 @@ class TokenService:
         shared: OwnTokens | None = None,
         before: "TokenService | None" = None,
     ) -> None:
-        """Read the keys.
+        """Read the keys and what was revoked. Raises ConfigError if one of them cannot be read.
 
         Args:
             config: the configuration.
@@ -64,10 +70,12 @@ class TokenService:
         # Revocations of other issuers' tokens are shared, too.
         self._store: OwnTokens | None = self._folder or shared
         self._seen: object = None
+        self._unreadable = ""  # why revocations could not be read when last tried
         self._issuers = list(self._issuers_of(config))
         if self._store is not None and config.has_own_tokens:
             self._issuers.append(self._own_issuer(self._store))
         self._verification = Issuers(self._issuers, config.pods)
+        self._read_revocations()
         self.learn()
 
     def reread(self, config: Config) -> None:
@@ -75,8 +83,8 @@ class TokenService:
         for issuer, settings in zip(self._issuers, config.issuers, strict=False):
             if settings.keys_kind != "jwks_url":
                 self._load(issuer.keys)
-            elif not issuer.keys.retry_seconds:
-                issuer.keys.refresh()
+            else:
+                issuer.keys.refresh_soon()
         self._verification = Issuers(self._issuers, config.pods)
 
     def verify(self, token: str, *, may_refresh: bool = True) -> Verdict:
@@ -87,13 +95,31 @@ class TokenService:
             return BadToken("the token was revoked")
         return verdict
 
-    def revoke(self, name: str) -> None:
-        """Revoke a token by its id, or all tokens of a participant (S-10)."""
-        now = self._wall_clock()
+    def revoke(self, name: str, *, may_be_unknown: bool, joined: Collection[Kind] = ()) -> Revoked:
+        """Revoke a token by its id, or all tokens of a participant, until `store` in memory (S-10).
+
+        For the arguments see `revoke_name`. Raises UnknownNameError and TooManyRevocationsError.
+        """
+        issued: Sequence[IssuedToken] = ()
         if self._folder is not None:
-            self.add(self._folder.revoke(name, now))
-        else:
-            self.add(revocations_of(name, (), now))
+            # A damaged line may be about this name.
+            may_be_unknown = may_be_unknown or not self._folder.is_issued_readable()
+            try:
+                issued = self._folder.issued()
+            except TokenFileError as error:
+                logger.error("issued tokens cannot be read", extra={"reason": str(error)})  # noqa: TRY400
+        now = self._wall_clock()
+        revoked = revoke_name(name, issued, now, may_be_unknown=may_be_unknown, joined=joined)
+        self.revocations.revoke(revoked.revocations, now)
+        return revoked
+
+    def store(self) -> None:
+        """Store all revocations in the folder, if there is one. Raises NotStoredError."""
+        if self._folder is not None:
+            try:
+                self._folder.add_revocations(tuple(self.revocations), self._wall_clock())
+            except (OSError, TokenFileError, TooManyRevocationsError) as error:
+                raise NotStoredError(str(error)) from None
 
     def add(self, revocations: Iterable[Revocation]) -> bool:
         """Add revocations that another gateway knows. Return whether any is new."""
@@ -102,14 +128,15 @@ class TokenService:
     def learn(self) -> bool:
         """Read what has changed in the folder of own tokens. Return whether anything is revoked."""
         store = self._store
-        if store is None or (changes := store.changes()) == self._seen:
+        if store is None:
+            return False
+        is_same = (changes := store.changes()) == self._seen
+        if is_same and not self._unreadable:
             return False
         self._seen = changes
-        is_new = False
-        try:
-            is_new = self.add(store.revocations())
-        except (OSError, msgspec.DecodeError) as error:
-            logger.error("revocations cannot be read", extra={"reason": str(error)})  # noqa: TRY400
+        is_new = self._learn_revocations(store)
+        if is_same:
+            return is_new
         for issuer in self._issuers:
             if issuer.name == OWN_ISSUER:
                 try:
@@ -118,10 +145,39 @@ class TokenService:
                     logger.error("keys cannot be read", extra={"reason": str(error)})  # noqa: TRY400
         return is_new
 
+    def has_withdrawn_key(self, grant: GrantedSettings) -> bool:
+        """Return whether the key that signed a token is not one of its issuer any more (S-14)."""
+        return grant.key is not None and any(
+            issuer.name == grant.issuer and issuer.keys.has_withdrawn(grant.key)
+            for issuer in self._issuers
+        )
+
     def renew_keys(self) -> None:
         """Read keys anew where that is due; called about once a second."""
         for issuer in self._issuers:
             issuer.keys.renew()
+
+    def _read_revocations(self) -> None:
+        """Read what was revoked, or raise ConfigError: otherwise it would be admitted (S-10)."""
+        if self._store is not None:
+            try:
+                self.add(self._store.revocations())
+            except TokenFileError as error:
+                raise ConfigError(f"tokens.path: {error}") from None
+
+    def _learn_revocations(self, store: OwnTokens) -> bool:
+        """Read what was revoked; what is known stays if it cannot be read. Return as `learn`."""
+        try:
+            is_new = self.add(store.revocations())
+        except TokenFileError as error:
+            if str(error) != self._unreadable:
+                logger.error("revocations cannot be read", extra={"reason": str(error)})  # noqa: TRY400
+            self._unreadable = str(error)
+            return False
+        if self._unreadable:
+            logger.info("revocations can be read again")
+        self._unreadable = ""
+        return is_new
 
     def _load(self, keys: KeyCache) -> None:
         try:
@@ -182,17 +238,21 @@ class TokenService:
         return cache
 
     def _own_issuer(self, store: OwnTokens) -> Issuer:
-        cache = KeyCache(OWN_ISSUER, store.public_keys, self._loop, self._clock, renews=False)
+        def read() -> Sequence[VerifyingKey]:
+            return store.public_keys(cache.known[0])
+
+        cache = KeyCache(OWN_ISSUER, read, self._loop, self._clock, renews=False)
         self._load(cache)
         return Issuer(OWN_ISSUER, ISSUER_CLAIM, None, cache, _OWN_TEMPLATE, leeway_seconds=0.0)
 
 
 def check_keys(config: Config) -> None:
     """Check the key files of a configuration; key servers are not asked. Raises ConfigError."""
-    if config.token_folder is not None:
+    folder = config.token_folder
+    if folder is not None and Path(folder).exists():  # otherwise it is created with a key
         try:
-            TokenStore(Path(config.token_folder)).public_keys()
-        except (KeySetError, OSError) as error:
+            TokenStore(Path(folder)).check()
+        except (KeySetError, OSError, TokenFileError) as error:
             raise ConfigError(f"tokens.path: {error}") from None
     for settings in config.issuers:
         if settings.keys_kind != "jwks_url":
@@ -201,6 +261,18 @@ def check_keys(config: Config) -> None:
             except (KeySetError, OSError) as error:
                 key = f"issuers.{settings.name}.{settings.keys_kind}"
                 raise ConfigError(f"{key}: {error}") from None
+
+
+def check_issued(config: Config) -> None:
+    """Check the list of issued tokens, without which a gateway can still start.
+
+    Raises ConfigError.
+    """
+    if config.token_folder is not None:
+        try:
+            TokenStore(Path(config.token_folder)).check_issued()
+        except TokenFileError as error:
+            raise ConfigError(f"tokens.path: {error}") from None
 
 
 def _template(settings: IssuerSettings) -> Template:

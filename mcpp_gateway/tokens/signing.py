@@ -1,8 +1,8 @@
 """A gateway's own tokens: signing keys, claims, and which were issued. No I/O."""
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 import jwt
 import msgspec
@@ -14,8 +14,15 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from mcpp_gateway.config import ConfigError
 from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey
-from mcpp_gateway.tokens.revocations import MAX_SECONDS, Revocation
+from mcpp_gateway.tokens.revocations import (
+    KINDS,
+    MAX_SECONDS,
+    Kind,
+    Revocation,
+    UnknownNameError,
+)
 
 ISSUER_CLAIM: Final = "mcpp-gateway"
 OWN_CLAIMS: Final = "mcpp"
@@ -29,6 +36,7 @@ class IssuedToken(msgspec.Struct, frozen=True):
     pods: list[str]
     issued: float
     expires: float
+    key: str | None = None  # the id of the key that signed it
 
 
 class SigningKey(msgspec.Struct, frozen=True):
@@ -74,27 +82,70 @@ class SigningKey(msgspec.Struct, frozen=True):
 class OwnTokens(Protocol):
     """Where own tokens are kept, as a gateway sees it: a folder, or the cluster."""
 
-    def public_keys(self) -> Sequence[VerifyingKey]:
-        """Return the keys that verify own tokens. Raises KeySetError."""
+    def public_keys(self, known: Sequence[VerifyingKey] = ()) -> Sequence[VerifyingKey]:
+        """Return the keys that verify own tokens; `known` are those of the call before.
+
+        Raises KeySetError and OSError.
+        """
 
     def revocations(self) -> list[Revocation]:
-        """Return what was revoked. Raises msgspec.DecodeError."""
+        """Return what was revoked. Raises TokenFileError."""
 
     def changes(self) -> object:
         """Return a value that differs if keys or revocations have changed."""
 
 
-def new_token(participant: str, pods: Sequence[str], now: float, expires: float) -> IssuedToken:
-    """Return what is noted about a token that is issued now."""
-    return IssuedToken(secrets.token_hex(8), participant, list(pods), now, expires)
+def new_token(
+    participant: str, pods: Sequence[str], now: float, expires: float, key: str
+) -> IssuedToken:
+    """Return what is noted about a token that is issued now, and signed by a key."""
+    return IssuedToken(secrets.token_hex(8), participant, list(pods), now, expires, key)
 
 
-def revocations_of(name: str, issued: Iterable[IssuedToken], now: float) -> list[Revocation]:
+def check_key_id(id: str, known: Sequence[str]) -> None:
+    """Raise ConfigError if there is no key with an id."""
+    if id not in known:
+        raise ConfigError(f"no key {id!r}; there are: {', '.join(known) or 'none'}")
+
+
+class Revoked(NamedTuple):
+    """What revokes a name, and whether an own token with it was issued."""
+
+    revocations: list[Revocation]
+    was_issued: bool
+
+
+def revoke_name(
+    name: str,
+    issued: Sequence[IssuedToken],
+    now: float,
+    *,
+    may_be_unknown: bool,
+    joined: Collection[Kind] = (),
+) -> Revoked:
     """Return what revokes a token by its id, or all tokens of a participant.
 
-    A name that is no own token's id may be that of another issuer's token, or of a participant.
+    A name that is not known may be that of another issuer's token, or of a participant: then both
+    are revoked. Raises UnknownNameError instead, unless it `may_be_unknown`.
+
+    Args:
+        name: of a participant, or a token's id.
+        issued: the own tokens that are known.
+        now: Unix time.
+        may_be_unknown: whether another issuer may have signed a token with this name.
+        joined: what the name is of tokens that have joined.
     """
-    for each in issued:
-        if each.id == name:
-            return [Revocation("token", name, now, each.expires)]
-    return [Revocation(kind, name, now, now + MAX_SECONDS) for kind in ("participant", "token")]
+    until = now + MAX_SECONDS
+    found: dict[Kind, float] = dict.fromkeys(joined, until)
+    ids = {each.id: each.expires for each in issued if each.id == name}
+    was_issued = bool(ids)
+    if ids:
+        found["token"] = ids[name]
+    elif any(each.participant == name for each in issued):
+        was_issued = True
+        found["participant"] = until
+    if not found:
+        if not may_be_unknown:
+            raise UnknownNameError(name)
+        found = dict.fromkeys(KINDS, until)
+    return Revoked([Revocation(kind, name, now, end) for kind, end in found.items()], was_issued)

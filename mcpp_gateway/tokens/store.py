@@ -4,13 +4,15 @@
     issued.jsonl    one line for each token: its id, participant, pods and expiry, never the token
     revoked.json    what was revoked and has not expired
 
-Files are written whole and renamed, or appended under a lock, so that several commands and gateways
-may use the folder at a time.
+Files are written whole and renamed, under a lock, so that several commands and gateways may use the
+folder at a time. They belong to the owner of the folder, also if a command of root writes them:
+otherwise the gateway could not read what was revoked.
 """
 
 import fcntl
+import logging
 import os
-import tempfile
+import pwd
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +21,24 @@ from typing import Any
 import msgspec
 
 from mcpp_gateway.config import ConfigError
+from mcpp_gateway.private_files import give_to_owner, write_private
 from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey
-from mcpp_gateway.tokens.revocations import Revocation, Revocations, decode_revocations
-from mcpp_gateway.tokens.signing import IssuedToken, SigningKey, new_token, revocations_of
+from mcpp_gateway.tokens.revocations import (
+    Revocation,
+    Revocations,
+    TokenFileError,
+    decode_revocations,
+)
+from mcpp_gateway.tokens.signing import (
+    IssuedToken,
+    Revoked,
+    SigningKey,
+    check_key_id,
+    new_token,
+    revoke_name,
+)
+
+logger = logging.getLogger("mcpp.gateway")
 
 
 class TokenStore:
@@ -33,12 +50,29 @@ class TokenStore:
     def create(self) -> None:
         """Create the folder and a signing key, where there are none. Raises ConfigError."""
         try:
-            self.folder.mkdir(mode=0o700, exist_ok=True)
+            self._make_folder()
             with self._lock():
                 if not self._key_files():
                     self.add_key()
         except OSError as error:
+            raise ConfigError(f"{error.filename or self.folder}: {error.strerror}") from None
+
+    def check_user(self) -> None:
+        """Raise ConfigError if the gateway could not read what this user would write here.
+
+        Where the folder is root's, as a mounted volume may be, its permissions decide.
+        """
+        user = os.geteuid()
+        try:
+            owner = self.folder.stat().st_uid
+        except FileNotFoundError:
+            return
+        except OSError as error:
             raise ConfigError(f"{self.folder}: {error.strerror}") from None
+        if user in (0, owner) or (owner == 0 and os.access(self.folder, os.W_OK | os.X_OK)):
+            return
+        reason = f"belongs to the user {_user_name(owner)}: run this as that user, or as root"
+        raise ConfigError(f"{self.folder}: {reason}")
 
     def add_key(self) -> str:
         """Create a signing key, which signs from now on, and return its id."""
@@ -46,9 +80,39 @@ class TokenStore:
         self._write(f"key-{key.id}.pem", key.pem)
         return key.id
 
-    def public_keys(self) -> tuple[VerifyingKey, ...]:
-        """Return the keys that verify own tokens. Raises KeySetError."""
-        return tuple(key.verifying() for key in self._keys())
+    def delete_key(self, id: str) -> None:
+        """Delete a signing key; if it was the only one, create another. Raises ConfigError."""
+        try:
+            with self._lock():
+                names = self.key_ids()
+                check_key_id(id, names)
+                if names == [id]:
+                    self.add_key()
+                (self.folder / f"key-{id}.pem").unlink()
+        except OSError as error:
+            raise ConfigError(f"{self.folder}: {error.strerror}") from None
+
+    def key_ids(self) -> list[str]:
+        """Return the ids of the signing keys; the last one signs. Raises OSError."""
+        return [_key_id(path) for path in self._key_files()]
+
+    def public_keys(self, known: Sequence[VerifyingKey] = ()) -> tuple[VerifyingKey, ...]:
+        """Return the keys that verify own tokens.
+
+        A key is gone when its file is. Of a file that cannot be read now, or is being written, the
+        key in `known` is returned, if there is one. Raises OSError if the folder cannot be read,
+        and KeySetError if a file cannot and no key is known yet.
+        """
+        keys: list[VerifyingKey] = []
+        for path in self._key_files():
+            try:
+                keys.append(self._read_key(path).verifying())
+            except KeySetError as error:
+                if not known:
+                    raise
+                logger.error("a key cannot be read", extra={"reason": str(error)})  # noqa: TRY400
+                keys += [key for key in known if key.id == _key_id(path)]
+        return tuple(keys)
 
     def sign(
         self,
@@ -60,9 +124,10 @@ class TokenStore:
         expires: float,
     ) -> str:
         """Issue a token and note that it was issued. Raises ConfigError."""
-        issued = new_token(participant, pods, now, expires)
         try:
-            token = list(self._keys())[-1].sign(issued, rights)
+            key = self._read_key(self._key_files()[-1])
+            issued = new_token(participant, pods, now, expires, key.id)
+            token = key.sign(issued, rights)
         except (KeySetError, IndexError) as error:
             raise ConfigError(f"{self.folder}: no signing key: {error}") from None
         with self._lock():
@@ -72,74 +137,178 @@ class TokenStore:
         return token
 
     def issued(self) -> list[IssuedToken]:
-        """Return the issued tokens, expired ones included for a while."""
-        try:
-            lines = (self.folder / "issued.jsonl").read_bytes().splitlines()
-        except FileNotFoundError:
-            return []
-        return [msgspec.json.decode(line, type=IssuedToken) for line in lines]
+        """Return the issued tokens, expired ones included for a while. Raises TokenFileError.
 
-    def revoke(self, name: str, now: float) -> list[Revocation]:
-        """Revoke a token by its id, or all tokens of a participant, and return what was noted."""
-        revocations = revocations_of(name, self.issued(), now)
-        self.add_revocations(revocations, now)
-        return revocations
+        A damaged line is left out, with a warning: it must not keep others from being revoked.
+        """
+        found: list[IssuedToken] = []
+        for number, line in self._issued_lines():
+            try:
+                found.append(_decode_issued(line))
+            except TokenFileError as error:
+                # One text, as a command shows no facts of log lines.
+                path = self.folder / "issued.jsonl"
+                logger.warning(f"{path}: line {number} is left out: {error}")
+        return found
+
+    def check(self) -> None:
+        """Check that keys and revocations can be read.
+
+        Raises KeySetError, OSError and TokenFileError.
+        """
+        self.public_keys()
+        self.revocations()
+
+    def check_issued(self) -> None:
+        """Raise TokenFileError if the list of issued tokens cannot be read or has a bad line."""
+        for number, line in self._issued_lines():
+            try:
+                _decode_issued(line)
+            except TokenFileError as error:
+                path = self.folder / "issued.jsonl"
+                raise TokenFileError(f"{path}: line {number}: {error}") from None
+
+    def is_issued_readable(self) -> bool:
+        """Return whether the list of issued tokens can be read, and has no damaged line."""
+        try:
+            self.check_issued()
+        except TokenFileError:
+            return False
+        return True
+
+    def revoke(self, name: str, now: float, *, may_be_unknown: bool = False) -> Revoked:
+        """Revoke a token by its id, or all tokens of a participant.
+
+        Raises UnknownNameError if no such token was issued, unless it `may_be_unknown`, or a
+        damaged line of the list may be about it.
+        """
+        unsure = may_be_unknown or not self.is_issued_readable()
+        revoked = revoke_name(name, self.issued(), now, may_be_unknown=unsure)
+        self.add_revocations(revoked.revocations, now)
+        return revoked
 
     def add_revocations(self, revocations: Sequence[Revocation], now: float) -> None:
-        """Add revocations to the file."""
+        """Add revocations to the file. Raises TokenFileError and TooManyRevocationsError."""
         with self._lock():
             known = Revocations()
-            known.add([*self.revocations(), *revocations], now)
+            known.add(self.revocations(), now)
+            known.revoke(revocations, now)
             self._write("revoked.json", known.encode())
 
     def revocations(self) -> list[Revocation]:
-        """Return what was revoked. Raises msgspec.DecodeError if the file is damaged."""
+        """Return what was revoked. Raises TokenFileError."""
+        data = self._read("revoked.json")
         try:
-            return decode_revocations((self.folder / "revoked.json").read_bytes())
-        except FileNotFoundError:
-            return []
+            return [] if data is None else decode_revocations(data)
+        except TokenFileError as error:
+            raise TokenFileError(f"{self.folder / 'revoked.json'}: {error}") from None
 
     def changes(self) -> object:
         """Return a value that differs if keys or revocations have changed."""
-        found = []
-        for path in (self.folder / "revoked.json", self.folder):
-            try:
-                status = path.stat()
-                found.append((status.st_mtime_ns, status.st_size, status.st_ino))
-            except OSError:
-                found.append((0, 0, 0))
-        return found
+        try:
+            with os.scandir(self.folder) as entries:
+                return {each.name: _version(each) for each in entries if _is_watched(each.name)}
+        except OSError as error:
+            return error.errno
 
     # --- private --------------------------------------------------------------------------------
 
     def _key_files(self) -> list[Path]:
-        return sorted(self.folder.glob("key-*.pem"), key=lambda path: path.stat().st_mtime_ns)
+        """Return the files of the keys, oldest first. Raises OSError."""
+        # Not `glob`, for which a folder that cannot be read has no files.
+        found = [path for path in self.folder.iterdir() if _is_key(path.name)]
+        return sorted(found, key=_modified)
 
-    def _keys(self) -> Iterator[SigningKey]:
-        """Yield the keys, oldest first. Raises KeySetError."""
-        for path in self._key_files():
-            try:
-                yield SigningKey(path.stem.removeprefix("key-"), path.read_bytes())
-            except OSError as error:
-                raise KeySetError(f"{path}: {error}") from None
+    def _read_key(self, path: Path) -> SigningKey:
+        try:
+            return SigningKey(_key_id(path), path.read_bytes())
+        except OSError as error:
+            raise KeySetError(f"{path}: {error}") from None
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = self._open_lock()
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
             os.close(descriptor)
 
-    def _write(self, name: str, data: bytes) -> None:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=self.folder)
+    def _open_lock(self) -> int:
+        path, flags = self.folder / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(self.folder / name)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            return os.open(path, flags)
+        give_to_owner(descriptor, self.folder)
+        return descriptor
+
+    def _make_folder(self) -> None:
+        """Create the folder, which belongs to the owner of the one above if root creates it."""
+        try:
+            self.folder.mkdir(mode=0o700)
+        except FileExistsError:
+            return
+        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            give_to_owner(descriptor, self.folder.parent)
+        finally:
+            os.close(descriptor)
+
+    def _read(self, name: str) -> bytes | None:
+        """Return a file, None if there is none. Raises TokenFileError."""
+        path = self.folder / name
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise TokenFileError(f"{path}: {error.strerror}") from None
+
+    def _issued_lines(self) -> Iterator[tuple[int, bytes]]:
+        """Return the lines of the list of issued tokens, numbered. Raises TokenFileError."""
+        return enumerate((self._read("issued.jsonl") or b"").splitlines(), 1)
+
+    def _write(self, name: str, data: bytes) -> None:
+        write_private(self.folder / name, data, for_folder_owner=True)
+
+
+def _decode_issued(line: bytes) -> IssuedToken:
+    try:
+        return msgspec.json.decode(line, type=IssuedToken)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TokenFileError(f"damaged: {error}") from None
+
+
+def _user_name(id: int) -> str:
+    try:
+        return repr(pwd.getpwuid(id).pw_name)
+    except KeyError:
+        return str(id)
+
+
+def _is_key(name: str) -> bool:
+    return name.startswith("key-") and name.endswith(".pem")
+
+
+def _is_watched(name: str) -> bool:
+    return name == "revoked.json" or _is_key(name)
+
+
+def _key_id(path: Path) -> str:
+    return path.stem.removeprefix("key-")
+
+
+def _modified(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:  # deleted just now
+        return 0
+
+
+def _version(entry: os.DirEntry[str]) -> tuple[int, int, int]:
+    try:
+        status = entry.stat()
+    except OSError:  # deleted just now
+        return 0, 0, 0
+    return status.st_ctime_ns, status.st_size, status.st_ino  # changed also by `chmod`

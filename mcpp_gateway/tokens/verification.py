@@ -58,12 +58,16 @@ class Issuers:
         for issuer in self._candidates(claims):
             keys = issuer.keys.find(key_id, header["alg"])
             try:
-                verified = _verify(token, keys, header["alg"], issuer)
+                found = _verify(token, keys, header["alg"], issuer)
             except ClaimError as error:  # another issuer may have the same keys
                 refusal = BadToken(str(error))
                 continue
-            if verified is not None:
-                return self._grant(verified, issuer, now)
+            if found is not None:
+                claims, key = found
+                grant = self._grant(claims, issuer, now)
+                if isinstance(grant, BadToken):
+                    return grant
+                return replace(grant, key=key.fingerprint)
             was_tried = was_tried or bool(keys)
             if not any(key.id is not None and key.id == key_id for key in keys):
                 waiting = waiting or _unverifiable(issuer, may_refresh)
@@ -104,13 +108,16 @@ def _unverifiable(issuer: Issuer, may_refresh: bool) -> Unverifiable | None:
 
 def _verify(
     token: str, keys: Iterable[VerifyingKey], algorithm: str, issuer: Issuer
-) -> Mapping[str, Any] | None:
-    """Return the claims of a token, None if none of the keys signed it.
+) -> tuple[Mapping[str, Any], VerifyingKey] | None:
+    """Return the claims of a token and its key, None if none of the keys signed it.
 
     Raises ClaimError if one did, for another audience.
     """
-    found = (_read(token, each, issuer) for each in keys if each.algorithm == algorithm)
-    return next((claims for claims in found if claims is not None), None)
+    for key in keys:
+        claims = _read(token, key, issuer) if key.algorithm == algorithm else None
+        if claims is not None:
+            return claims, key
+    return None
 
 
 def _read(token: str, key: VerifyingKey, issuer: Issuer) -> Mapping[str, Any] | None:

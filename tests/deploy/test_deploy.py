@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import os
 import re
 import shutil
 import ssl
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,6 +37,24 @@ def anyio_backend() -> str:
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin")
 SYSTEMD_ANALYZE = shutil.which("systemd-analyze")
 ACTIVATE = shutil.which("systemd-socket-activate")
+SYSUSERS = shutil.which("systemd-sysusers")
+RUNUSER = shutil.which("runuser", path="/usr/sbin:/sbin:/usr/bin")
+
+
+def other_user() -> str:
+    """Return a user that may run this Python, as one in /opt may be run: not root, if possible."""
+    places = (Path(sys.executable), Path(sys.executable).resolve(), ROOT)
+    folders = [folder for place in places for folder in place.parents]
+    is_open = all(folder.stat().st_mode & 0o005 == 0o005 for folder in folders)
+    return "nobody" if is_open else "root"
+
+
+def own_folder(path: Path, user: str) -> Path:
+    """Create a folder as StateDirectory does."""
+    path.parent.chmod(0o755)
+    path.mkdir(mode=0o700)
+    shutil.chown(path, user)
+    return path
 
 
 def test_the_sample_configuration_is_valid() -> None:
@@ -67,6 +87,152 @@ def test_the_units_are_valid(tmp_path: Path) -> None:
     command = [str(SYSTEMD_ANALYZE), "verify", "--man=no", "--recursive-errors=no", *units]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "mcpp-gateway" not in done.stderr, done.stderr
+
+
+def unit() -> dict[str, str]:
+    """Return the settings of the unit."""
+    lines = (DEPLOY / "mcpp-gateway.service").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line and line[0] not in "#[")
+
+
+def test_the_samples_folders_belong_to_the_units_user() -> None:
+    state = f"/var/lib/{unit()['StateDirectory']}"
+    sample = tomllib.loads((DEPLOY / "gateway.toml").read_text())
+    for section in ("log", "tokens"):  # neither in the other's folder
+        assert Path(sample[section]["path"]).parent == Path(state)
+    user = re.search(r"^u (\S+) .* (/\S+)$", (DEPLOY / "mcpp.sysusers.conf").read_text(), re.M)
+    assert user is not None
+    assert user.groups() == (unit()["User"], state)
+    script = (DEPLOY / "mcpp-as-gateway").read_text()
+    program, *arguments = unit()["ExecStart"].split()
+    assert f"runuser -u {unit()['User']} -- {program} " in script
+    assert unit()["EnvironmentFile"].removeprefix("-") in script
+    assert arguments == ["gateway", "--config", "/etc/mcpp/gateway.toml"]
+
+
+@pytest.mark.skipif(SYSUSERS is None or os.getuid() != 0, reason="needs systemd-sysusers and root")
+def test_the_units_user_is_made(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    path = str(DEPLOY / "mcpp.sysusers.conf")
+    subprocess.run([str(SYSUSERS), f"--root={tmp_path}", path], check=True, capture_output=True)
+    found = (tmp_path / "etc/passwd").read_text()
+    assert re.search(r"^mcpp:x:\d+:\d+:MCPP gateway:/var/lib/mcpp:/usr/sbin/nologin$", found, re.M)
+
+
+def environment_of(folder: Path, secrets: bytes) -> subprocess.CompletedProcess[str]:
+    """Run `mcpp-as-gateway` with a program that prints its environment."""
+    (folder / "tokens.env").write_bytes(secrets)
+    script = (DEPLOY / "mcpp-as-gateway").read_text()
+    program = "import json, os; print(json.dumps(dict(os.environ)))"
+    for old, new in {
+        "/etc/mcpp/tokens.env": str(folder / "tokens.env"),
+        "runuser -u mcpp -- /opt/mcpp/bin/mcpp": f"{sys.executable} -c '{program}'",
+    }.items():
+        assert old in script
+        script = script.replace(old, new)
+    (folder / "run").write_text(script)
+    command = ["/bin/sh", str(folder / "run")]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+
+
+def test_secrets_are_read_as_systemd_reads_them_and_never_run(tmp_path: Path) -> None:
+    """The expected values are those that a unit with the same EnvironmentFile gets."""
+    hostile = f"a$HOME`touch {tmp_path}/run-1`$(touch {tmp_path}/run-2);touch {tmp_path}/run-3&"
+    secrets = f"""
+# a comment
+; another one: A=1
+PLAIN=value
+  INDENTED=value
+HOSTILE={hostile}
+SPACES = no key
+DOUBLE="two words # $HOME"
+SINGLE='a "b" \\ $c'
+BEFORE=  value
+AFTER=value\t
+EQUALS=a=b==
+QUOTED_WITHIN=["nats://a","nats://b"]
+EMPTY=
+GLOB=*
+"""
+    refused = environment_of(tmp_path, secrets.encode())
+    assert (refused.returncode, "not KEY=VALUE" in refused.stderr) == (2, True)
+    secrets = secrets.replace("SPACES = no key\n", "") + "LAST=value"
+    done = environment_of(tmp_path, secrets.encode())
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {name: found.get(name) for name in re.findall(r"^ *([A-Z_]+)=", secrets, re.M)} == {
+        "PLAIN": "value",
+        "INDENTED": "value",
+        "HOSTILE": hostile,
+        "DOUBLE": "two words # $HOME",
+        "SINGLE": 'a "b" \\ $c',
+        "BEFORE": "value",
+        "AFTER": "value",
+        "EQUALS": "a=b==",
+        "QUOTED_WITHIN": '["nats://a","nats://b"]',
+        "EMPTY": "",
+        "GLOB": "*",
+        "LAST": "value",
+    }
+    assert not list(tmp_path.glob("run-*"))
+
+
+@pytest.mark.parametrize(
+    "line", ["A=a\\b", 'A="a\\"b"', "A='a'b'", "A='a", 'A="', "export A=1", "A"]
+)
+def test_secrets_that_systemd_would_read_otherwise_are_refused(tmp_path: Path, line: str) -> None:
+    done = environment_of(tmp_path, f"{line}\n".encode())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("mcpp-as-gateway: ")
+
+
+@pytest.mark.skipif(RUNUSER is None or os.getuid() != 0, reason="needs runuser and root")
+async def test_tokens_are_signed_as_the_units_user_and_admit() -> None:
+    """The steps of the unit and of `mcpp-as-gateway`, with another user and other folders."""
+    user = other_user()
+    with tempfile.TemporaryDirectory(prefix="mcpp-") as name:
+        folder = Path(name)
+        state, port = own_folder(folder / "state", user), free_port()
+        (folder / "tokens.env").write_text(f"MCPP_TOKEN_ALICE={token('alice')}\n")
+        (folder / "tokens.env").chmod(0o600)
+        text = (DEPLOY / "gateway.toml").read_text().replace("/var/lib/mcpp", str(state))
+        (folder / "gateway.toml").write_text(text.replace("8787", str(port)))
+        script = (DEPLOY / "mcpp-as-gateway").read_text()
+        for old, new in {
+            "/etc/mcpp/tokens.env": str(folder / "tokens.env"),
+            "/opt/mcpp/bin/mcpp": str(Path(sys.executable).parent / "mcpp"),
+            "runuser -u mcpp": f"runuser -u {user}",
+        }.items():
+            script = script.replace(old, new)
+        (folder / "run").write_text(script)
+
+        async def run(*arguments: str) -> asyncio.subprocess.Process:
+            command = ["/bin/sh", str(folder / "run"), *arguments]
+            command += ["--config", str(folder / "gateway.toml")]
+            pipe = asyncio.subprocess.PIPE
+            return await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+
+        async with asyncio.timeout(3 * BOUND):
+            checked = await run("gateway", "--check")
+            output, errors = await checked.communicate()
+            assert checked.returncode == 0, errors.decode()
+            assert b"WARNING" not in output
+            gateway = await run("gateway")
+            try:
+                assert gateway.stderr is not None
+                while b"listening" not in (line := await gateway.stderr.readline()):
+                    assert line
+                done = await run("token", "ada", "--pod", "main", "--expires", "1h")
+                signed, errors = await done.communicate()
+                assert done.returncode == 0, errors.decode()
+                url = f"ws://127.0.0.1:{port}/ws?pod=main"
+                async with mcpp.connect(url, token=signed.decode().strip()) as ada:
+                    await ada.send("chat", "hello")
+            finally:
+                gateway.terminate()
+                await gateway.communicate()
+        for path in (state / "tokens").iterdir():
+            assert (path.owner(), path.stat().st_mode & 0o077) == (user, 0)
 
 
 @pytest.mark.skipif(ACTIVATE is None, reason="systemd-socket-activate is not installed")

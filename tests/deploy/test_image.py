@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import trustme
 
 from mcpp.cli.main import main
 from tests.gateway.ports import free_port
@@ -56,26 +57,46 @@ def test_the_image_does_not_run_as_root_and_keeps_its_data_in_a_volume() -> None
     assert instructions("VOLUME") == ["/var/lib/mcpp"]
     assert len(instructions("FROM")) == 2
     sample = tomllib.loads((DEPLOY / "gateway.toml").read_text())
-    assert sample["log"]["path"] == "/var/lib/mcpp"
+    for section in ("log", "tokens"):
+        assert Path(sample[section]["path"]).parent == Path("/var/lib/mcpp")
 
 
-@pytest.mark.parametrize("is_running", [True, False])
-async def test_the_images_health_check_tells_whether_the_gateway_runs(is_running: bool) -> None:
+@pytest.mark.rule("G-43")
+@pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "tls"])
+async def test_the_images_health_check_tells_whether_the_gateway_admits_participants(
+    has_tls: bool, tmp_path: Path
+) -> None:
     (check,) = instructions("HEALTHCHECK")
     command = json.loads(check.partition("CMD ")[2])
-    command[0] = sys.executable
+    file = tmp_path / "gateway.toml"
+    command = [str(BIN / command[0]), *(str(file) if "/" in each else each for each in command[1:])]
+    settings: dict[str, str] = {}
+    if has_tls:
+        issued = trustme.CA().issue_cert("pods.example.org")
+        issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "pem")
+        settings = dict.fromkeys(("tls_cert", "tls_key"), str(tmp_path / "pem"))
 
-    async def code(port: int) -> int:
-        exact = [part.replace(":8787", f":{port}") for part in command]
-        process = await asyncio.create_subprocess_exec(*exact, stderr=asyncio.subprocess.DEVNULL)
-        return await process.wait()
+    async def health() -> tuple[int | None, str]:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        output, _ = await process.communicate()
+        return process.returncode, output.decode().strip()
 
-    async with asyncio.timeout(BOUND):
-        if is_running:
-            async with running(config_text()) as gateway:
-                assert await code(gateway.port) == 0
-        else:
-            assert await code(free_port()) != 0
+    text = config_text(gateway={"host": "0.0.0.0", **settings}).replace(
+        "port = 0", f"port = {free_port()}"
+    )
+    file.write_text(text)
+    async with asyncio.timeout(2 * BOUND):
+        async with running(text) as gateway:
+            assert await health() == (0, "ok")
+            gateway.draining = True
+            assert await health() == (1, "mcpp gateway: the gateway answers 503: draining")
+        code, message = await health()
+        assert (code, "no healthy gateway at 127.0.0.1:" in message) == (1, True)
+        file.write_text(config_text())
+        code, message = await health()
+        assert (code, "gateway.port: 0 is any port" in message) == (2, True)
 
 
 def test_the_images_command_is_one_that_mcpp_has(capsys: pytest.CaptureFixture[str]) -> None:

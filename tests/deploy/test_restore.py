@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.gateway.sockets import config_text, token
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 MCPP = str(Path(sys.executable).parent / "mcpp")
+DEPLOY = Path(__file__).parents[2] / "deploy"
 BOUND = 60.0
 
 
@@ -55,10 +57,19 @@ async def texts_until(pod: mcpp.Pod, last: str) -> list[str]:
 
 
 async def test_clients_go_on_after_the_log_was_lost_and_restored(tmp_path: Path) -> None:
-    data, backup, config = tmp_path / "data", tmp_path / "backup", tmp_path / "gateway.toml"
+    """With signed tokens, in folders as in the sample."""
+    sample = tomllib.loads((DEPLOY / "gateway.toml").read_text())
+    data, tokens = (
+        tmp_path / Path(sample[section]["path"]).relative_to("/var/lib")
+        for section in ("log", "tokens")
+    )
+    backup, config = tmp_path / "backup", tmp_path / "gateway.toml"
+    tokens.parent.mkdir(parents=True)
     port = free_port()
     text = config_text(messages_per_second=0).replace("port = 0", f"port = {port}")
-    config.write_text(f'{text}\n[log]\nkind = "file"\npath = "{data}"\n')
+    text += f'\n[log]\nkind = "file"\npath = "{data}"\n'
+    config.write_text(f'{text}[tokens]\npath = "{tokens}"\n')
+    signed = run("token", "ada", "--pod", "demo", "--expires", "1h", "--config", config).strip()
     url = f"ws://127.0.0.1:{port}/ws?pod=demo"
     gaps: list[mcpp.Gap] = []
     async with asyncio.timeout(2 * BOUND), AsyncExitStack() as clients:
@@ -66,14 +77,15 @@ async def test_clients_go_on_after_the_log_was_lost_and_restored(tmp_path: Path)
             alice = await clients.enter_async_context(mcpp.connect(url, token=token("alice")))
             joining = mcpp.connect(url, token=token("bob"), on_gap=gaps.append)
             bob = await clients.enter_async_context(joining)
+            ada = await clients.enter_async_context(mcpp.connect(url, token=signed))
             for number in range(50):
                 await alice.send("chat", f"kept {number}")
             await asyncio.to_thread(run, "log", "backup", data, backup)
             for number in range(5):
                 await alice.send("chat", f"lost {number}")
             await texts_until(bob, "lost 4")
-        shutil.rmtree(data)  # the disk
         await asyncio.to_thread(run, "log", "verify", backup)
+        data.rename(tmp_path / "log.before")
         shutil.copytree(backup, data)
         async with started(config):
             await alice.send("chat", "back again")
@@ -83,4 +95,6 @@ async def test_clients_go_on_after_the_log_was_lost_and_restored(tmp_path: Path)
             past = [message.text async for message in alice.history()]
             kept = [f"kept {number}" for number in range(50)]
             assert [text for text in past if text] == [*kept, "back again"]
+            await ada.send("chat", "still admitted")
+            await texts_until(bob, "still admitted")
             await clients.aclose()

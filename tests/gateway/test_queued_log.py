@@ -1,15 +1,18 @@
 """Logging through a bounded queue: the gateway never waits for whoever reads its log."""
 
+import fcntl
 import io
+import json
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 
-from mcpp_gateway.log_format import _TextLines
-from mcpp_gateway.queued_log import QueuedHandler
+from mcpp_gateway.log_format import _JsonLines, _TextLines
+from mcpp_gateway.queued_log import AUDIT_LOGGER, QueuedHandler
 
 
 def record(message: str, **facts: object) -> logging.LogRecord:
@@ -86,6 +89,96 @@ def test_repeated_lines_are_left_out_and_counted() -> None:
     handler.flush()
     lines = stream.getvalue().splitlines()
     assert lines == ["request refused 0"] * 20 + ["request refused 480", "something else 0"]
+
+
+def joins(participants: Iterable[str], pods: int = 1) -> list[str]:
+    """Return the lines of participants that join one pod after another at one time."""
+    stream = io.StringIO()
+    handler = QueuedHandler(stream, clock=lambda: 0.0)
+    handler.setFormatter(_TextLines())
+    for number, each in enumerate(participants):
+        of = {"address": "10.0.0.7", "pod": f"p{number % pods}", "participant": each}
+        handler.emit(record("joined", **of))
+        if number % 500 == 499:
+            handler.flush()
+    handler.close()
+    return stream.getvalue().splitlines()
+
+
+@pytest.mark.rule("G-67")
+def test_a_thousand_participants_that_come_back_leave_a_line_each() -> None:
+    names = [f"agent-{number}" for number in range(1_000)]
+    lines = joins(names)
+    assert [line.rpartition("=")[2] for line in lines] == names
+
+
+@pytest.mark.rule("G-67")
+def test_a_participant_that_keeps_reconnecting_hides_no_other() -> None:
+    lines = joins(["flapping"] * 5_000 + ["a", "b", "c"])
+    assert sum("participant=flapping" in line for line in lines) == 100
+    assert [line.partition("participant=")[2] for line in lines[100:]] == [
+        "a left_out=4900",
+        "b",
+        "c",
+    ]
+
+
+@pytest.mark.rule("G-67")
+def test_a_participant_of_many_pods_has_no_more_lines() -> None:
+    lines = joins(["flapping"] * 2_000 + ["other"], pods=20)
+    assert (len(lines), "participant=other" in lines[-1]) == (101, True)
+
+
+@pytest.mark.rule("G-67")
+def test_participants_whose_lines_are_counted_are_bounded() -> None:
+    handler = QueuedHandler(io.StringIO(), clock=lambda: 0.0)
+    for number in range(10_000):
+        handler.emit(record("joined", address="10.0.0.7", pod="demo", participant=f"p{number}"))
+    assert len(handler._own_repetitions) == 4_096
+    handler.close()
+
+
+@pytest.mark.rule("G-67")
+def test_lines_that_a_full_disk_did_not_take_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with Path("/dev/full").open("w") as stream:
+        handler = QueuedHandler(stream)
+        handler.setFormatter(_JsonLines())
+        for number in range(5):
+            handler.emit(record(f"lost {number}", levelname="INFO", name=AUDIT_LOGGER))
+            handler.flush()
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+        os.dup2(descriptor, stream.fileno())  # there is space again
+        os.close(descriptor)
+        for number in range(2):
+            handler.emit(record(f"kept {number}", levelname="INFO"))
+            handler.flush()
+        handler.close()
+    assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == [
+        "5 log lines were lost: they could not be written",
+        "kept 0",
+        "kept 1",
+    ]
+
+
+@pytest.mark.rule("G-67")
+def test_after_a_torn_line_the_next_one_begins_anew(pipe: tuple[int, QueuedHandler]) -> None:
+    reading, handler = pipe
+    size = fcntl.fcntl(reading, fcntl.F_SETPIPE_SZ, 4096)
+    os.set_blocking(handler._stream.fileno(), False)
+    handler.emit(record("t" * (size + 1_000)))
+    handler.flush()
+    handler.emit(record("lost"))  # the pipe is still full
+    handler.flush()
+    torn = os.read(reading, 2 * size)
+    assert torn == b"t" * size
+    handler.emit(record("whole"))
+    handler.flush()
+    lines = b"\n2 log lines were lost: they could not be written\nwhole\n"
+    assert os.read(reading, size) == lines
+    handler.emit(record("next"))
+    handler.flush()
+    assert os.read(reading, size) == b"next\n"
 
 
 @pytest.mark.rule("G-67")

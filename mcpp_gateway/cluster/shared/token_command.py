@@ -9,7 +9,7 @@ from mcpp_gateway.cluster.shared.tokens import SharedTokens
 from mcpp_gateway.config import Config, ConfigError
 from mcpp_gateway.tokens.keys import KeySetError
 from mcpp_gateway.tokens.revocations import Revocation
-from mcpp_gateway.tokens.signing import IssuedToken
+from mcpp_gateway.tokens.signing import IssuedToken, Revoked
 
 T = TypeVar("T")
 
@@ -23,6 +23,14 @@ class ClusterTokens:
     def add_key(self) -> str:
         """Create a signing key, which signs from now on, and return its id. Raises McppError."""
         return self._run(lambda tokens: tokens.add_key())
+
+    def delete_key(self, id: str) -> None:
+        """Delete a signing key; if it was the only one, create another. Raises McppError."""
+        return self._run(lambda tokens: tokens.delete_key(id))
+
+    def key_ids(self) -> list[str]:
+        """Return the ids of the signing keys; the last one signs. Raises McppError."""
+        return self._run(_key_ids)
 
     def sign(
         self,
@@ -38,9 +46,9 @@ class ClusterTokens:
             lambda tokens: tokens.sign(participant, pods, rights, now=now, expires=expires)
         )
 
-    def revoke(self, name: str, now: float) -> list[Revocation]:
+    def revoke(self, name: str, now: float, *, may_be_unknown: bool = False) -> Revoked:
         """Revoke a token by its id, or all tokens of a participant. Raises McppError."""
-        return self._run(lambda tokens: tokens.revoke(name, now))
+        return self._run(lambda tokens: tokens.revoke(name, now, may_be_unknown=may_be_unknown))
 
     def issued(self) -> list[IssuedToken]:
         """Return the issued tokens, expired ones included for a while. Raises McppError."""
@@ -65,6 +73,10 @@ class ClusterTokens:
 
 async def _issued(tokens: SharedTokens) -> list[IssuedToken]:
     return tokens.issued()
+
+
+async def _key_ids(tokens: SharedTokens) -> list[str]:
+    return tokens.key_ids()
 
 
 async def _revocations(tokens: SharedTokens) -> list[Revocation]:

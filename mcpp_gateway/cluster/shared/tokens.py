@@ -7,7 +7,7 @@ that missed it asks every second whether there is a newer one.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -15,8 +15,15 @@ import msgspec
 from mcpp_gateway.cluster.nats_link import LinkError, NatsLink, NatsMessage
 from mcpp_gateway.cluster.streams import Streams
 from mcpp_gateway.tokens.keys import VerifyingKey
-from mcpp_gateway.tokens.revocations import Revocation, Revocations
-from mcpp_gateway.tokens.signing import IssuedToken, SigningKey, new_token, revocations_of
+from mcpp_gateway.tokens.revocations import Kind, Revocation, Revocations
+from mcpp_gateway.tokens.signing import (
+    IssuedToken,
+    Revoked,
+    SigningKey,
+    check_key_id,
+    new_token,
+    revoke_name,
+)
 
 logger = logging.getLogger("mcpp.gateway")
 
@@ -87,7 +94,7 @@ class SharedTokens:
 
     # --- what was read --------------------------------------------------------------------------
 
-    def public_keys(self) -> Sequence[VerifyingKey]:
+    def public_keys(self, known: Sequence[VerifyingKey] = ()) -> Sequence[VerifyingKey]:
         """Return the keys that verify own tokens. Raises KeySetError."""
         return tuple(key.verifying() for key in self._document.keys)
 
@@ -111,6 +118,23 @@ class SharedTokens:
         await self._update(lambda document: document.keys.append(key))
         return key.id
 
+    async def delete_key(self, id: str) -> None:
+        """Delete a signing key; if it was the only one, create another.
+
+        Raises LinkError and ConfigError.
+        """
+
+        def delete(document: _Document) -> None:
+            check_key_id(id, [key.id for key in document.keys])
+            document.keys = [key for key in document.keys if key.id != id]
+            _add_first_key(document)
+
+        await self._update(delete)
+
+    def key_ids(self) -> list[str]:
+        """Return the ids of the signing keys; the last one signs."""
+        return [key.id for key in self._document.keys]
+
     async def sign(
         self,
         participant: str,
@@ -121,24 +145,39 @@ class SharedTokens:
         expires: float,
     ) -> str:
         """Issue a token and note that it was issued. Raises LinkError and KeySetError."""
-        issued = new_token(participant, pods, now, expires)
 
-        def add(document: _Document) -> SigningKey:
+        def add(document: _Document) -> tuple[SigningKey, IssuedToken]:
+            key = document.keys[-1]
+            issued = new_token(participant, pods, now, expires, key.id)
             document.issued = [each for each in document.issued if each.expires > now]
             document.issued.append(issued)
-            return document.keys[-1]
+            return key, issued
 
-        return (await self._update(add)).sign(issued, rights)
+        key, issued = await self._update(add)
+        return key.sign(issued, rights)
 
-    async def revoke(self, name: str, now: float) -> list[Revocation]:
-        """Revoke a token by its id, or all tokens of a participant. Raises LinkError."""
+    async def revoke(
+        self,
+        name: str,
+        now: float,
+        *,
+        may_be_unknown: bool = False,
+        joined: Collection[Kind] = (),
+    ) -> Revoked:
+        """Revoke a token by its id, or all tokens of a participant; see `revoke_name`.
 
-        def add(document: _Document) -> list[Revocation]:
-            revocations = revocations_of(name, document.issued, now)
+        Raises LinkError, UnknownNameError and TooManyRevocationsError.
+        """
+
+        def add(document: _Document) -> Revoked:
+            revoked = revoke_name(
+                name, document.issued, now, may_be_unknown=may_be_unknown, joined=joined
+            )
             known = Revocations()
-            known.add([*document.revoked, *revocations], now)
+            known.add(document.revoked, now)
+            known.revoke(revoked.revocations, now)
             document.revoked = list(known)
-            return revocations
+            return revoked
 
         return await self._update(add)
 

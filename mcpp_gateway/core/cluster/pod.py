@@ -142,6 +142,11 @@ class ClusterPod(PodCore):
         """The number of sessions at this gateway."""
         return len(self._sessions)
 
+    def sessions_elsewhere(self, participant: str) -> int:
+        """Return how many sessions a participant has at other gateways."""
+        origin = self.delegation.origin
+        return sum(key[0] != origin for key in self.replica.roster.sessions_of(participant))
+
     def waiting_seconds(self, now: float) -> float:
         """Return for how long the oldest command has had no outcome."""
         since = self.delegation.outgoing.oldest_since

@@ -25,6 +25,7 @@ class GrantedSettings:
     until: float
     issued: float = 0.0  # by the gateway's clock, at the earliest
     token_id: str | None = None
+    key: str | None = None  # fingerprint of the key that signed it
 
 
 class _Grant(msgspec.Struct, frozen=True, array_like=True):
@@ -39,6 +40,7 @@ class _Grant(msgspec.Struct, frozen=True, array_like=True):
     at_most: ParticipantLimits = NO_LIMITS
     issued: float = 0.0
     token_id: str | None = None
+    key: str | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -62,6 +64,7 @@ def encode_grant(granted: GrantedSettings) -> bytes:
             settings.at_most,
             granted.issued,
             granted.token_id,
+            granted.key,
         )
     )
 
@@ -84,7 +87,9 @@ def decode_grant(participant: str, data: bytes) -> GrantedSettings:
         limits=grant.limits,
         at_most=grant.at_most,
     )
-    return GrantedSettings(grant.issuer, settings, grant.until, grant.issued, grant.token_id)
+    return GrantedSettings(
+        grant.issuer, settings, grant.until, grant.issued, grant.token_id, grant.key
+    )
 
 
 def have_equal_rights(one: GrantedSettings, other: GrantedSettings) -> bool:

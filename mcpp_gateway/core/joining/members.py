@@ -1,7 +1,7 @@
 """The participants of a pod: which are configured, which are present, and what each may use."""
 
 from collections.abc import Container, Iterable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from mcpp.filters import Filter, everything
 from mcpp_gateway.core.hearing.filter_counts import FilterCounts
@@ -77,6 +77,15 @@ class Members:
             for owner in owners
             if owner.participant not in self._settings
         )
+
+    def joined_kinds(self, name: str) -> set[Literal["participant", "token"]]:
+        """Return what a name is of signed tokens that have joined: of a participant, or an id."""
+        kinds: set[Literal["participant", "token"]] = set()
+        if name in self._owners:
+            kinds.add("participant")
+        if any(each.token_id == name for each in self._granted.values()):
+            kinds.add("token")
+        return kinds
 
     def granted(self, participant: str) -> GrantedSettings | None:
         """Return what the last token of a participant admits; None if it has not joined by one."""

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 from mcpp.errors import FilterError
 from mcpp.filters import Filter, everything, parse
 from mcpp_gateway.config import Config, digest, is_token
+from mcpp_gateway.edge.admission.admins import Admin
 from mcpp_gateway.edge.admission.origins import Headers, Origins, is_loopback
 from mcpp_gateway.edge.admission.proxies import Proxies
 from mcpp_gateway.edge.admission.sign_in import Identity, Invitations, SessionTokens
@@ -29,6 +30,7 @@ SUBPROTOCOL: Final = "mcpp.v0.1"
 CODE_HEADER: Final = "mcpp-code"
 _BEARER_SUBPROTOCOL: Final = "mcpp.bearer."
 _KEYS_MISSING: Final = "the keys of the token's issuer are not known yet; try again"
+_NO_POD: Final = "this token is for no pod of this gateway"
 _MAX_SIGNED_LENGTH: Final = 8192
 _is_three_parts = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+").fullmatch
 
@@ -82,7 +84,7 @@ class _Holder:
         if wanted is not None:
             return wanted if wanted in self.pods else Denial(403, "this token is not for that pod")
         if not self.pods:
-            return Denial(403, "this token is for no pod of this gateway")
+            return Denial(403, _NO_POD)
         if len(self.pods) > 1:
             return Denial(400, f"this token is for several pods: add pod= ({', '.join(self.pods)})")
         return self.pods[0]
@@ -113,6 +115,7 @@ class AdmissionControl:
         self._tokens = config.tokens
         self._secrets = {identity: secret for secret, identity in config.tokens.items()}
         self._metrics_token = config.gateway.metrics_token
+        self._pod_names = frozenset(config.pods)
         self._admin_token = config.admin_token
         self._admin_signed = config.admin_signed
         self.check_origin = Origins(config, self._port).check
@@ -210,7 +213,7 @@ class AdmissionControl:
 
     @property
     def failures(self) -> Mapping[int, int]:
-        """How many tokens were wrong (401), and how many were not looked at (429)."""
+        """How many tokens were refused, by status."""
         return self._throttle.failures
 
     @property
@@ -218,8 +221,8 @@ class AdmissionControl:
         """Whether the admin's interface is on."""
         return self._admin_token is not None or self._admin_signed
 
-    def check_admin(self, headers: Headers, address: str, now: float) -> Denial | None:
-        """Allow what the admin's own token asks for, or a signed one with the role (O-01)."""
+    def recognise_admin(self, headers: Headers, address: str, now: float) -> Admin | Denial:
+        """Return whose token it is: the admin's own, or a signed one, also without the role."""
         denial = self.check_sign_in(headers, address, now)
         if denial is not None:
             return denial
@@ -227,7 +230,7 @@ class AdmissionControl:
         wanted = self._admin_token
         if token is not None and wanted is not None and compare_digest(digest(token), wanted):
             self._throttle.record_success(address)
-            return None
+            return Admin()
         if token is None or not self._admin_signed or digest(token) in self._tokens:
             return self._throttle.record_failure(address, now)
         holder = self._authenticate(headers, address, now)
@@ -235,8 +238,21 @@ class AdmissionControl:
             return self._refuse_for_now(holder.is_guess, 1.0, address, now)
         if isinstance(holder, Denial):
             return holder
-        is_admin = holder.grant is not None and holder.grant.admin
-        return None if is_admin else Denial(403, "this token has no role in the admin's interface")
+        refusal = None
+        if holder.grant is None or not holder.grant.admin:
+            refusal = "this token has no role in the admin's interface"
+        elif not holder.pods:
+            refusal = _NO_POD
+        is_whole = self._pod_names.issubset(holder.pods)
+        pods = None if is_whole else frozenset(holder.pods)
+        grant = holder.grant
+        return Admin(
+            holder.participant,
+            token_id=None if grant is None else grant.token_id,
+            issuer=None if grant is None else grant.issuer,
+            pods=pods,
+            refusal=refusal,
+        )
 
     def _identify(
         self, headers: Headers, address: str, now: float, pod: str | None
@@ -252,10 +268,12 @@ class AdmissionControl:
     def _pod(self, holder: _Holder, wanted: str | None) -> str | Denial:
         """Return the pod that a request is about, if its holder may use its name there (S-04)."""
         found, grant = holder.pod(wanted), holder.grant
-        if isinstance(found, Denial) or grant is None:
+        if isinstance(found, Denial):
+            return self._throttle.count(found)
+        if grant is None:
             return found
         refusal = self._pods[found].members.grant_refusal(holder.participant, grant.issuer)
-        return found if refusal is None else Denial(403, refusal)
+        return found if refusal is None else self._throttle.count(Denial(403, refusal))
 
     def _authenticate(
         self, headers: Headers, address: str, now: float, waited: Waiting | None = None
@@ -294,7 +312,9 @@ class AdmissionControl:
             return _Holder(verdict.settings.id, verdict.pods, until, verdict)
         if isinstance(verdict, BadToken):
             # With a reason it was signed well: no guess, and its holder may want to know why.
-            return None if verdict.reason is None else Denial(401, verdict.reason)
+            if verdict.reason is None:
+                return None
+            return self._throttle.count(Denial(401, verdict.reason))
         if verdict.refresh is not None:
             return Waiting(verdict.refresh, verdict.is_new, verdict.is_guess)
         if waited is not None and waited.has_settled:
@@ -310,7 +330,7 @@ class AdmissionControl:
         """
         later = Denial(503, _KEYS_MISSING, retry_after_seconds=retry_seconds)
         if not is_guess:
-            return later
+            return self._throttle.count(later)
         denial = self._throttle.record_failure(address, now)
         if denial.status == 429:
             return denial

@@ -85,12 +85,28 @@ class Leases:
         lease = self._leases.get(connection)
         return None if lease is None else lease.grant
 
+    def has_token(self, token_id: str) -> bool:
+        """Return whether a token with this id admitted a connection."""
+        return any(grant.token_id == token_id for _, grant in self.grants())
+
     def revoke(self, is_revoked: Condition) -> list["ServerConnection"]:
         """Close the connections with revoked tokens, and return them."""
         closed = [connection for connection, grant in self.grants() if is_revoked(grant)]
         for connection in closed:
             connection.close(REVOKED, "token revoked")
         self._end_outlived(is_revoked)
+        return closed
+
+    def end_withdrawn(self, is_withdrawn: Condition) -> list["ServerConnection"]:
+        """Close the connections of keys that their issuers do not use any more; return them."""
+        closed = [
+            connection
+            for connection, grant in self.grants()
+            if connection.is_open and is_withdrawn(grant)
+        ]
+        for connection in closed:
+            connection.close(TOKEN_EXPIRED, "the token's key was withdrawn; reconnect with another")
+        self._end_outlived(is_withdrawn)
         return closed
 
     def end(self, is_changed: Condition) -> None:

@@ -54,7 +54,9 @@ class Throttle:
         self._guessers: OrderedDict[str, _Guesser] = OrderedDict()
         self._trusted: OrderedDict[str, None] = OrderedDict()
         self._wrong = Bucket(_WRONG_IN_ALL)
-        self.failures = {401: 0, 429: 0}  # wrong tokens, and tokens that were not looked at
+        # Wrong tokens (401) and those not looked at (429); of signed ones also those that have
+        # ended (401), are not for that pod or name (403), or cannot be verified now (503).
+        self.failures = {401: 0, 403: 0, 429: 0, 503: 0}
 
     def refuse_unseen(self, address: str, now: float) -> Denial | None:
         """Refuse to look at a token if too many from there, or in all, were wrong."""
@@ -80,6 +82,12 @@ class Throttle:
         self._trusted.move_to_end(key)
         if len(self._trusted) > _MAX_ADDRESSES:
             self._trusted.popitem(last=False)
+
+    def count(self, denial: Denial) -> Denial:
+        """Count a refusal that is no guess, and return it."""
+        if denial.status in self.failures:
+            self.failures[denial.status] += 1
+        return denial
 
     def record_failure(self, address: str, now: float) -> Denial:
         """Count a wrong token and return how to answer it."""

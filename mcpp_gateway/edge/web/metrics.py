@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 import mcpp
 from mcpp.protocol.envelope import PROTOCOL
 from mcpp_gateway.core.pod import PodCore
-from mcpp_gateway.edge.web.admin_views import lag
+from mcpp_gateway.edge.web.admin.views import lag
 
 if TYPE_CHECKING:
     from mcpp_gateway.edge.server import Gateway
@@ -44,10 +44,7 @@ class _GatewayCollector(Collector):
         yield _gauge("connections", "Open connections.", len(gateway.connections))
         yield from self._of_pods(pods)
         yield _gauge("outbox_bytes", "Bytes not yet sent to clients.", gateway.outbox_bytes())
-        yield _counter("received", "Frames received from participants.", hub.received)
-        yield _counter("delivered", "Envelopes written to connections.", hub.delivered)
-        yield _counter("received_bytes", "Bytes received.", gateway.quota.read_bytes)
-        yield _counter("sent_bytes", "Bytes written to live connections.", hub.written_bytes)
+        yield from self._traffic(pods)
         yield HistogramMetricFamily(
             "mcpp_delivery_seconds",
             "Time from the arrival of a text to its last write; a sample of each tick.",
@@ -110,6 +107,19 @@ class _GatewayCollector(Collector):
             for code, count in sorted(pod.refused.items()):
                 refused.add_metric([pod.name, code], count)
         yield from (*gauges.values(), entries, expired, refused)
+
+    def _traffic(self, pods: list[PodCore]) -> Iterator[Metric]:
+        names = {
+            "received": "Texts received from participants.",
+            "delivered": "Envelopes written to connections.",
+            "received_bytes": "Bytes received from participants.",
+            "sent_bytes": "Bytes written to connections.",
+        }
+        for name, help in names.items():
+            counter = CounterMetricFamily(f"mcpp_{name}", help, labels=["pod"])
+            for pod in pods:
+                counter.add_metric([pod.name], getattr(self._gateway.hub.traffic[pod], name))
+            yield counter
 
     def _of_process(self) -> Iterator[Metric]:
         failed = CounterMetricFamily(

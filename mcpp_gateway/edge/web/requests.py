@@ -19,6 +19,7 @@ class HttpRequest:
     headers: Headers
     address: str
     body: bytes = b""
+    id: str = ""  # of its connection, as in log lines
 
     @property
     def pod(self) -> str | None:

@@ -10,7 +10,7 @@ from websockets.http11 import Response
 from mcpp.errors import McppError
 from mcpp_gateway.edge.admission import Admission, Denial
 from mcpp_gateway.edge.admission.control import CODE_HEADER
-from mcpp_gateway.edge.web import admin
+from mcpp_gateway.edge.web.admin import interface as admin
 from mcpp_gateway.edge.web.mcp_service import MAX_MCP_BODY_BYTES
 from mcpp_gateway.edge.web.pages import pages
 from mcpp_gateway.edge.web.requests import HttpRequest, content_length

@@ -12,6 +12,7 @@ import pytest
 
 from mcpp.filters import parse
 from mcpp.protocol.capabilities import Capabilities
+from mcpp_gateway.core.cluster.leading.leader import Leader
 from mcpp_gateway.core.cluster.leading.leadership import Fence, Silence, StreamFence, ranking
 from mcpp_gateway.core.cluster.messages import (
     JOIN,
@@ -73,6 +74,18 @@ def leader(world: World) -> SimGateway:
 
 def follower(world: World) -> SimGateway:
     return next(each for each in world.gateways.values() if not each.pod.is_leader)
+
+
+def client_at_leader(world: World) -> tuple[SimClient, SimGateway, Leader]:
+    """Connect a client to the gateway that leads; return both, and what decides there."""
+    client, leads = world.clients["a"], leader(world)
+    client.lose_connection()
+    world.run(1.0)
+    client.connect(leads)
+    world.run(1.0)
+    deciding = leads.pod.delegation.leader
+    assert deciding is not None
+    return client, leads, deciding
 
 
 @pytest.mark.rule("N-01")
@@ -171,14 +184,8 @@ def test_a_leader_applies_its_own_texts_at_once_as_others_do_one_by_one(
     flavours: list[str],
 ) -> None:
     world = settled_world()
-    leads, follows = leader(world), follower(world)
-    client = world.clients["a"]
-    client.lose_connection()
-    world.run(1.0)
-    client.connect(leads)
-    world.run(1.0)
-    deciding = leads.pod.delegation.leader
-    assert deciding is not None
+    follows = follower(world)
+    client, leads, deciding = client_at_leader(world)
     for flavour in flavours:
         client.send(flavour)
     world.run(0.0)
@@ -201,13 +208,7 @@ def test_what_waits_behind_a_large_record_shares_the_next_one(
     flavour: str, on_their_way: int
 ) -> None:
     world = settled_world()
-    leads, client = leader(world), world.clients["a"]
-    client.lose_connection()
-    world.run(1.0)
-    client.connect(leads)
-    world.run(1.0)
-    deciding = leads.pod.delegation.leader
-    assert deciding is not None
+    client, _, deciding = client_at_leader(world)
     for _ in range(3):
         client.send(flavour)
         world.run(0.0)  # the end of the tick
@@ -567,12 +568,15 @@ def test_the_recorded_grant_of_version_1_can_be_read() -> None:
         at_most=ParticipantLimits(messages_per_second=2.5),
     )
     recorded = json.loads((VECTORS / "records-1.json").read_text())
-    known = GrantedSettings("company", settings, 9.5, 2.5, "token-1")
-    assert encode_grant(known).hex() == recorded["later grant"]
+    known = GrantedSettings("company", settings, 9.5, 2.5, "token-1", "0123abcd")
+    assert encode_grant(known).hex() == recorded["grant with a key"]
+    latest = decode_grant("ada", bytes.fromhex(recorded["grant with a key"]))
+    assert latest.key == "0123abcd"
     later = decode_grant("ada", bytes.fromhex(recorded["later grant"]))
-    assert (later.issued, later.token_id) == (2.5, "token-1")
+    assert (later.issued, later.token_id, later.key) == (2.5, "token-1", None)
     found = decode_grant("ada", bytes.fromhex(recorded["grant"]))
     assert (found.issuer, found.until, found.token_id) == ("company", 9.5, None)
     assert have_equal_rights(found, later)
+    assert have_equal_rights(found, latest)
     assert found.settings.capabilities.bounds is not None
     assert found.settings.hears == settings.hears

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
+import jwt
 import pytest
 
 import mcpp
@@ -14,7 +15,7 @@ from mcpp.errors import ClosedError, JoinError
 from mcpp_gateway import config
 from mcpp_gateway.cluster.nats_servers import NatsServers
 from mcpp_gateway.config import Config
-from mcpp_gateway.core.effects import REVOKED
+from mcpp_gateway.core.effects import REVOKED, TOKEN_EXPIRED
 from mcpp_gateway.edge.server import Gateway
 from tests.gateway.cluster.test_gateways import (
     QUICK,
@@ -27,6 +28,7 @@ from tests.gateway.cluster.test_gateways import (
 from tests.gateway.durability.workload import MCPP
 from tests.gateway.sockets import token
 from tests.gateway.tokens.issuer import LoopbackIssuer
+from tests.gateway.tokens.test_sockets_tokens import joined
 
 OPERATOR = "the-token-of-the-operator"
 ADMIN = f'[admin]\ntoken = "{OPERATOR}"'
@@ -121,6 +123,28 @@ async def test_a_token_of_the_command_works_and_is_revoked_at_every_gateway(
             await ada.send("chat", "back")
 
 
+@pytest.mark.rule("S-14", "N-13")
+async def test_connections_of_a_deleted_key_end_at_every_gateway(nats: NatsServers) -> None:
+    found, path = own_tokens(nats)
+    stolen = await command(path, "ada", "--expires", "1h", "--multiple")
+    old = jwt.get_unverified_header(stolen)["kid"]
+    await command(path, "--new-key")
+    kept = await command(path, "eve", "--expires", "1h")
+    async with (
+        gateways(found, 2) as both,
+        joined(both[0], stolen) as first,
+        joined(both[1], stolen) as second,
+        mcpp.connect(url(both[1]), token=kept, options=WITHOUT_REPEAT) as eve,
+    ):
+        assert "deleted" in await command(path, "--delete-key", old)
+        with anyio.fail_after(10):
+            for each in (first, second):
+                await each.wait_closed()
+                assert each.close_code == TOKEN_EXPIRED
+        await eve.send("chat", "still here")
+        assert f"key {old} deleted" in await command(path, "--list")
+
+
 @pytest.mark.rule("S-10", "N-13")
 async def test_a_revocation_by_one_gateways_admin_works_at_the_others(
     nats: NatsServers, issuer: LoopbackIssuer
@@ -138,6 +162,27 @@ async def test_a_revocation_by_one_gateways_admin_works_at_the_others(
         with pytest.raises(JoinError, match="revoked"):
             async with mcpp.connect(url(later), token=issuer.sign("ada", iat=1)):
                 pass
+
+
+@pytest.mark.rule("O-02")
+async def test_a_kick_tells_of_connections_at_other_gateways(nats: NatsServers) -> None:
+    async with (
+        gateways(configure(nats, ADMIN)) as (first, second),
+        mcpp.connect(url(first), token=token("a"), options=WITHOUT_REPEAT) as a,
+        mcpp.connect(url(second), token=token("b"), options=WITHOUT_REPEAT),
+    ):
+        await eventually(lambda: set(a.participants) == {"a", "b"})
+
+        async def kick(gateway: Gateway, name: str) -> tuple[int, str]:
+            answer = await post(gateway, "/admin/kick", json.dumps({"participant": name}))
+            found = json.loads(answer.partition("\r\n\r\n")[2])
+            return found["closed"], found.get("note", "")
+
+        closed, note = await kick(first, "b")
+        assert (closed, "at another gateway" in note, "spelling" in note) == (0, True, False)
+        closed, note = await kick(first, "c")
+        assert (closed, "at another gateway" in note, "spelling" in note) == (0, False, True)
+        assert await kick(second, "b") == (1, "")
 
 
 @pytest.mark.rule("S-01", "S-05", "N-13")

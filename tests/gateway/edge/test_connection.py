@@ -451,7 +451,7 @@ def test_metrics_contain_no_ids(gateway: Gateway) -> None:
     for line in (
         "mcpp_connections 1.0",
         'mcpp_contexts{pod="demo"} 1.0',
-        "mcpp_received_total 2.0",
+        'mcpp_received_total{pod="demo"} 2.0',
         'mcpp_refused_total{code="invalid_envelope",pod="demo"} 1.0',
     ):
         assert line in body

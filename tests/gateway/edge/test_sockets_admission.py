@@ -183,7 +183,7 @@ async def test_health_and_metrics_are_on_the_same_port_and_hold_no_ids() -> None
         figures = body.decode()
         assert status == 200
         assert "mcpp_connections 2.0" in figures
-        assert "mcpp_received_total 2.0" in figures
+        assert 'mcpp_received_total{pod="demo"} 2.0' in figures
         assert 'mcpp_refused_total{code="invalid_envelope",pod="demo"} 1.0' in figures
         assert "alice" not in figures
 

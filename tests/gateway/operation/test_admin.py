@@ -1,7 +1,10 @@
 """The admin's interface: off by default, its own token or a role, views and actions."""
 
 import asyncio
+import io
 import json
+import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,13 +13,17 @@ from typing import Any
 import anyio.to_thread
 import pytest
 from openapi_spec_validator import validate
+from websockets.exceptions import InvalidStatus
 
 from mcpp_gateway.admin.commands import main
-from mcpp_gateway.core.effects import KICKED
+from mcpp_gateway.core.effects import KICKED, REVOKED
 from mcpp_gateway.edge.server import Gateway
-from mcpp_gateway.edge.web.openapi import document
+from mcpp_gateway.edge.web.admin.openapi import document
+from mcpp_gateway.queued_log import QueuedHandler
+from mcpp_gateway.tokens.store import TokenStore
 from tests.gateway.sockets import BOUND, config_text, joined, receive, running, token
 from tests.gateway.tokens.issuer import LoopbackIssuer
+from tests.gateway.tokens.test_sockets_tokens import joined as signed
 
 pytestmark = pytest.mark.anyio
 ADMIN = "token-of-the-admin-0123456789"
@@ -60,8 +67,8 @@ async def ask(
 
 @asynccontextmanager
 async def post(gateway: Gateway) -> AsyncIterator[Any]:
-    async def act(name: str, **body: Any) -> tuple[int, Any]:
-        return await ask(gateway, name, method="POST", body=json.dumps(body).encode())
+    async def act(action: str, /, **body: Any) -> tuple[int, Any]:
+        return await ask(gateway, action, method="POST", body=json.dumps(body).encode())
 
     yield act
 
@@ -142,7 +149,9 @@ async def test_a_connection_is_kicked_and_may_come_back() -> None:
         assert await act("kick", participant="alice") == (200, {"closed": 1})
         await alice.wait_closed()
         assert alice.close_code == KICKED
-        assert await act("kick", participant="alice") == (200, {"closed": 0})
+        for wrong in ({"participant": "alise"}, {"participant": "alice"}, {"connection": "none"}):
+            status, answer = await act("kick", **wrong)
+            assert (status, answer["closed"], "check the spelling" in answer["note"]) == (200, 0, 1)
         assert (await act("kick"))[0] == 400
         assert (await act("kick", who="bob"))[0] == 400
         await receive(bob)
@@ -197,21 +206,294 @@ async def test_the_command_shows_and_acts(
         limits = (await run("limits", "--pod", "demo"))[1].splitlines()
         assert all(len(line.split()) >= 2 for line in limits)  # a name and its value
         assert await run("kick", "alice") == (0, "closed                  1\n")
+        code, text = await run("kick", "alise")
+        assert (code, "check the spelling" in text) == (1, True)
         code, text = await run("revoke", "alice")
         assert (code, "no signed tokens" in text) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:99999",
+        "http://127.0.0.1:abc",
+        "http://127.0.0.1:-1",
+        "http://[::1",
+        "http://a b",
+        "http://:8787",
+        f"http://{'x' * 64}.example",
+        "127.0.0.1:8787",
+        "",
+    ],
+)
+def test_an_address_that_is_none_is_one_line(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MCPP_ADMIN_TOKEN", ADMIN)
+    assert main(["--url", url, "status"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    reason = "it is not an address such as http://127.0.0.1:8787"
+    assert line == f"mcpp admin: cannot connect to {url!r}: {reason}"
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"", "tök".encode(), b"a\nb"])
+def test_a_file_without_a_token_is_one_line(
+    content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        (tmp_path / "token").write_bytes(content)
+    assert main(["--token-file", str(tmp_path / "token"), "status"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("mcpp admin: ")
 
 
 @pytest.mark.rule("S-10")
 async def test_a_revocation_that_a_restart_would_forget_says_so(tmp_path: Path) -> None:
     with LoopbackIssuer().serving() as issuer:
         for more, is_kept in (("", False), (f'[tokens]\npath = "{tmp_path / "t"}"\n', True)):
-            async with running(admin_config(issuer.config() + more)) as gateway:
-                body = b'{"name": "ada"}'
-                status, answer = await ask(gateway, "revoke", method="POST", body=body)
-                assert (status, answer["closed"], "note" not in answer) == (200, 0, is_kept)
-                body = b'{"name": "alice"}'
-                _, answer = await ask(gateway, "revoke", method="POST", body=body)
+            text = admin_config(issuer.config() + more)
+            async with running(text) as gateway, post(gateway) as act:
+                status, answer = await act("revoke", name="ada")
+                assert (status, answer["closed"]) == (200, 0)
+                assert ("until the gateway restarts" not in answer["note"]) == is_kept
+                _, answer = await act("revoke", name="alice")
                 assert "its token in the configuration stays valid" in answer["note"]
+
+
+@pytest.mark.rule("S-10")
+async def test_revoking_a_name_that_is_not_known_is_noticed(tmp_path: Path) -> None:
+    own = f'[tokens]\npath = "{tmp_path / "t"}"\n'
+    text = admin_config(own)
+    async with running(text) as gateway, post(gateway) as act:
+        store, now = TokenStore(tmp_path / "t"), time.time()
+        store.sign("ada", ["demo"], {}, now=now, expires=now + 60)
+        (issued,) = store.issued()
+        assert (await act("revoke", name=""))[0] == 400
+        for wrong in ("adda", "alice"):
+            status, answer = await act("revoke", name=wrong)
+            assert status == 404
+            assert ("in the configuration stays valid" in answer) == (wrong == "alice")
+        assert store.revocations() == []
+        for right in (issued.id, "ada"):
+            assert await act("revoke", name=right) == (200, {"closed": 0})
+    with LoopbackIssuer().serving() as issuer:
+        text = admin_config(own + issuer.config())
+        async with running(text) as gateway, post(gateway) as act:
+            status, answer = await act("revoke", name="adda")
+            assert (status, "check the spelling" in answer["note"]) == (200, True)
+            assert (await act("revoke", name=""))[0] == 400
+            assert await act("revoke", name="ada") == (200, {"closed": 0})
+
+
+@pytest.mark.rule("S-10", "O-09")
+@pytest.mark.parametrize("fault", ["folder", "revocations", "issued"])
+async def test_a_revocation_that_cannot_be_stored_is_in_force_and_says_so(
+    tmp_path: Path, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "mcpp.gateway.audit")
+    text = admin_config(f'[tokens]\npath = "{tmp_path / "t"}"\n')
+    async with asyncio.timeout(2 * BOUND), running(text) as gateway, post(gateway) as act:
+        store, now = TokenStore(tmp_path / "t"), time.time()
+        token = store.sign("ada", ["demo"], {}, now=now, expires=now + 60)
+        async with signed(gateway, token) as client:
+            await receive(client)
+            if fault == "folder":  # nothing can be written to it
+                (store.folder / "lock").unlink()
+                (store.folder / "lock").mkdir()
+            elif fault == "revocations":
+                (store.folder / "revoked.json").write_bytes(b"[{")
+            else:
+                (store.folder / "issued.jsonl").unlink()
+                (store.folder / "issued.jsonl").mkdir()
+                (store.folder / "revoked.json").mkdir()
+            status, answer = await act("revoke", name="ada")
+            assert (status, "restart forgets it" in answer) == (500, True)
+            await client.wait_closed()
+            assert client.close_code == REVOKED
+        (line,) = [vars(each) for each in caplog.records if each.name == "mcpp.gateway.audit"]
+        assert (line["status"], line["target"]) == (500, {"name": "ada"})
+        assert "connections closed: 1" in line["result"]
+        with pytest.raises(InvalidStatus):
+            async with signed(gateway, token):
+                pass
+        if fault == "folder":  # the next one that can be stored stores this one, too
+            (store.folder / "lock").rmdir()
+            store.sign("eve", ["demo"], {}, now=now, expires=now + 60)
+            assert (await act("revoke", name="eve"))[0] == 200
+            assert {each.value for each in store.revocations()} == {"ada", "eve"}
+
+
+@pytest.mark.rule("O-09")
+async def test_an_action_that_fails_is_answered_and_leaves_a_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    caplog.set_level("INFO", "mcpp.gateway.audit")
+    async with asyncio.timeout(BOUND), running(admin_config()) as gateway, post(gateway) as act:
+        gateway.on_drain_request = fail
+        status, answer = await act("drain")
+        assert (status, answer) == (500, "the gateway has failed; its log says why\n")
+    lines = [vars(each) for each in caplog.records if each.name == "mcpp.gateway.audit"]
+    assert [(each["action"], each["status"]) for each in lines] == [("drain", 500)]
+
+
+@pytest.mark.rule("S-10")
+async def test_a_name_is_known_from_a_token_that_has_joined(tmp_path: Path) -> None:
+    text = admin_config(f'[tokens]\npath = "{tmp_path / "t"}"\n')
+    async with asyncio.timeout(2 * BOUND), running(text) as gateway, post(gateway) as act:
+        store, now = TokenStore(tmp_path / "t"), time.time()
+        for way in ("participant", "token"):
+            token = store.sign(f"by-{way}", ["demo"], {}, now=now, expires=now + 60)
+            id = store.issued()[-1].id
+            (store.folder / "issued.jsonl").unlink()  # such as after a backup was restored
+            async with signed(gateway, token) as client:
+                await receive(client)
+                name = f"by-{way}" if way == "participant" else id
+                assert await act("revoke", name=name) == (200, {"closed": 1})
+                await client.wait_closed()
+
+
+def pod_admin(issuer: LoopbackIssuer, pod: str | None = "demo", **rights: bool) -> str:
+    return issuer.sign("root", pod=pod, jti="token-1", mcpp={"admin": True, **rights})
+
+
+@asynccontextmanager
+async def two_pods(issuer: LoopbackIssuer) -> AsyncIterator[Gateway]:
+    """A gateway with the pods demo and lab, with alice in both, whose issuer's keys are read."""
+    text = (
+        admin_config("signed = true\n")
+        + issuer.config(allow="admin = true")
+        + f'\n[pods.lab.participants.alice]\ntoken = "{token("alice-in-lab")}"\n'
+        + 'capabilities = [{ kind = "*" }]\n'
+    )
+    async with asyncio.timeout(3 * BOUND), running(text) as gateway:
+        assert gateway.tokens is not None
+        await gateway.tokens._issuers[0].keys.refresh()
+        in_lab = signed(gateway, token("alice-in-lab"), "pod=lab")
+        async with joined(gateway, "alice") as one, in_lab as two:
+            await receive(one)
+            await receive(two)
+            yield gateway
+
+
+@pytest.mark.rule("O-08")
+async def test_the_admin_of_a_pod_sees_nothing_of_the_others() -> None:
+    with LoopbackIssuer().serving() as issuer:
+        async with two_pods(issuer) as gateway:
+            bearer = pod_admin(issuer)
+            _, found = await ask(gateway, "status", bearer)
+            assert (found["pods"], found["connections"], found["revocations"]) == (1, 1, None)
+            for name in ("pods", "participants", "connections"):
+                for query in ("", "?pod=demo"):
+                    _, rows = await ask(gateway, name + query, bearer)
+                    assert {each.get("pod", each.get("name")) for each in rows} == {"demo"}
+                for other in ("lab", "none"):  # whether it exists is not told either
+                    assert (await ask(gateway, f"{name}?pod={other}", bearer))[0] == 403
+            for query, status in (("?pod=demo", 200), ("?pod=lab", 403), ("", 200)):
+                assert (await ask(gateway, f"limits{query}", bearer))[0] == status
+            assert (await ask(gateway, "openapi.json", bearer))[0] == 200
+            assert (await ask(gateway, "status", pod_admin(issuer, "none")))[0] == 403
+
+
+@pytest.mark.rule("O-08")
+async def test_the_admin_of_a_pod_acts_on_nothing_else() -> None:
+    with LoopbackIssuer().serving() as issuer:
+        async with two_pods(issuer) as gateway:
+            drained: list[None] = []
+            gateway.on_drain_request = lambda: drained.append(None)
+            rows = (await ask(gateway, "connections"))[1]
+            (other,) = [each["id"] for each in rows if each["pod"] == "lab"]
+
+            async def act(bearer: str, action: str, /, **body: str) -> tuple[int, Any]:
+                data = json.dumps(body).encode()
+                return await ask(gateway, action, bearer, method="POST", body=data)
+
+            bearer = pod_admin(issuer)
+            assert (await act(bearer, "kick", connection=other))[1]["closed"] == 0
+            assert (await act(bearer, "kick", participant="alice", pod="lab"))[0] == 403
+            assert (await act(bearer, "kick", participant="alice")) == (200, {"closed": 1})
+            assert (await act(bearer, "revoke", name="ada"))[0] == 403
+            assert (await act(bearer, "drain"))[0] == 403
+            assert gateway.tokens is not None
+            assert (len(gateway.tokens.revocations), drained) == (0, [])
+            everywhere = pod_admin(issuer, None)
+            assert (await act(everywhere, "revoke", name="ada"))[0] == 200
+            assert (await act(everywhere, "drain"))[0] == 200
+            assert drained == [None]
+
+
+@pytest.mark.rule("O-09")
+async def test_what_admins_do_and_try_is_logged_with_who_and_what(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+
+    def logged() -> Any:
+        lines = [vars(each) for each in caplog.records if each.name == "mcpp.gateway.audit"]
+        (line,) = lines
+        caplog.clear()
+        assert line["msg"] == "admin action"
+        assert line["address"] == "127.0.0.1"
+        int(line["request"], 16)
+        names = ("admin", "issuer", "token", "action", "target", "status", "result")
+        return tuple(line[name] for name in names)
+
+    with LoopbackIssuer().serving() as issuer:
+        async with two_pods(issuer) as gateway:
+
+            async def act(bearer: str, name: str, body: bytes) -> None:
+                await ask(gateway, name, bearer, method="POST", body=body)
+
+            signed_admin = pod_admin(issuer)
+            await act(ADMIN, "kick", b'{"participant": "bob", "pod": "demo"}')
+            target = {"participant": "bob", "pod": "demo"}
+            *found, done = logged()
+            assert found == ["admin token", "-", "-", "kick", target, 200]
+            assert done.startswith("connections closed: 0; nothing here is connected")
+            await act(signed_admin, "kick", b'{"participant": "alice"}')
+            target = {"participant": "alice"}
+            done = "connections closed: 1"
+            assert logged() == ("root", "company", "token-1", "kick", target, 200, done)
+            await act(signed_admin, "drain", b"{}")
+            reason = "draining concerns all pods, and this token is for some"
+            assert logged() == ("root", "company", "token-1", "drain", {}, 403, reason)
+            await act(ADMIN, "revoke", b'{"name": "ada"}')
+            who, _, _, action, target, status, done = logged()
+            assert (who, action, target, status) == ("admin token", "revoke", {"name": "ada"}, 200)
+            assert done.startswith("connections closed: 0; no token of that name is known")
+            await act(ADMIN, "kick", b"[")
+            assert logged()[:6] == ("admin token", "-", "-", "kick", {}, 400)
+            await act(issuer.sign("eve", jti="token-2"), "kick", b'{"participant": "bob"}')
+            reason = "this token has no role in the admin's interface"
+            assert logged() == ("eve", "company", "token-2", "kick", {}, 403, reason)
+            await ask(gateway, "connections?pod=lab", signed_admin)
+            assert logged()[3:6] == ("connections", {}, 403)
+            long = issuer.sign("root", pod="demo", jti="j" * 2_000, mcpp={"admin": True})
+            await act(long, "kick", json.dumps({"participant": "p" * 4_000}).encode())
+            _, _, jti, _, target, _, _ = logged()
+            assert (len(jti), len(target["participant"])) == (128, 128)
+            await act(ADMIN, "kick", json.dumps({"x" * 4_000: 1}).encode())
+            assert len(logged()[-1]) <= 400
+            await ask(gateway, "connections", signed_admin)  # reading is not logged
+            await ask(gateway, "kick", "wrong-token-0123456789", method="POST", body=b"{}")
+            (line,) = [vars(each) for each in caplog.records if "address" in vars(each)]
+            assert (line["msg"], line["status"]) == ("request refused", 401)
+            assert line["path"] == "/admin/kick"
+
+
+@pytest.mark.rule("O-09")
+def test_no_line_of_the_audit_is_left_out_for_being_repeated() -> None:
+    stream = io.StringIO()
+    handler = QueuedHandler(stream, clock=lambda: 0.0)
+    for name in ("mcpp.gateway.audit", "mcpp.gateway"):
+        for _ in range(1500):
+            facts = {"msg": "admin action", "name": name, "address": "127.0.0.1"}
+            handler.emit(logging.makeLogRecord(facts))
+        handler.flush()
+    handler.close()
+    assert stream.getvalue().count("admin action") == 1500 + 20
 
 
 async def test_limits_of_a_participant_that_is_not_known_are_not_those_of_the_pod() -> None:

@@ -41,7 +41,7 @@ async def observed(tmp_path: Path, kind: str) -> str:
     log = f'[log]\nkind = "{kind}"\npath = "{tmp_path}"\n'
     async with (
         asyncio.timeout(3 * BOUND),
-        running(config_text() + log) as gateway,
+        running(f"{config_text()}\n[pods.lab]\n{log}") as gateway,
         joined(gateway, "alice") as alice,
     ):
         for _ in range(20):
@@ -63,8 +63,12 @@ async def test_metrics_tell_latency_lag_bytes_and_builds(tmp_path: Path, kind: s
     assert found["mcpp_participants", "demo"] == 1
     assert found["mcpp_lag_entries", "demo"] == 0
     assert found["mcpp_log_entries_total", "demo"] >= 21
-    assert found["mcpp_received_bytes_total",] > 1000
-    assert found["mcpp_sent_bytes_total",] > 1000
+    assert found["mcpp_received_total", "demo"] == 20
+    assert found["mcpp_delivered_total", "demo"] >= 20
+    for name in ("received", "delivered", "received_bytes", "sent_bytes"):
+        assert found[f"mcpp_{name}_total", "lab"] == 0
+    assert found["mcpp_received_bytes_total", "demo"] > 1000
+    assert found["mcpp_sent_bytes_total", "demo"] > 1000
     assert found["mcpp_logins_failed_total", "401"] == 0
     assert found["process_resident_memory_bytes",] > 1_000_000
     assert any(name == "mcpp_build_info" for name, *_ in found)
@@ -204,6 +208,7 @@ def test_check_creates_nothing(tmp_path: Path, exists: bool) -> None:
         ('[gateway]\ntrusted_proxies = ["0.0.0.0/0"]\n', "0.0.0.0/0 lets every client choose"),
         ('[gateway]\ntrusted_proxies = ["::1", "::/0"]\n', "::/0 lets every client choose"),
         ('[pods.demo.participants.a]\ntoken = "short"\n', "can be guessed"),
+        ('[gateway]\nmetrics_token = "short"\n', "gateway.metrics_token is shorter than 16"),
         ('[pods.demo.participants.a]\ntoken_file = "token"\n', "can read token"),
         (
             "".join(

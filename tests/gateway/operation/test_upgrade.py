@@ -202,7 +202,7 @@ async def test_the_old_process_opens_its_log_again_if_the_new_one_cannot(tmp_pat
                 await asyncio.sleep(0.05)
             assert set(re.findall(r"pid=(\d+)", log.read_text())) == {str(gateway.pid)}
             (reason,) = re.findall(r"this one goes on reason=(.*)", log.read_text())
-            assert reason == "log.path: cannot use file: File exists"
+            assert reason == '"log.path: cannot use file: File exists"'
             await alice.send("chat", "after")
             kept = [each async for each in alice.history({"kind": "chat"})]
             assert [each.text for each in kept] == ["before", "after"]

@@ -10,18 +10,20 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+import anyio
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
 import mcpp
 from mcpp.errors import TooLargeError
-from mcpp.transports.token_sources import file_token
+from mcpp.transports.token_sources import command_token, file_token
 from mcpp_gateway import config
 from mcpp_gateway.core.effects import REVOKED, TOKEN_EXPIRED
 from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.tokens import fetching, key_cache
 from mcpp_gateway.tokens.store import TokenStore
+from tests.gateway.durability.workload import MCPP
 from tests.gateway.sockets import BOUND, chat, config_text, receive, receive_until, running
 from tests.gateway.tokens.issuer import LoopbackIssuer
 
@@ -133,6 +135,16 @@ async def test_a_participant_is_admitted_by_its_token_within_the_issuers_templat
             await ada.send(mcpp.encode(note).decode())
             refusal = (await receive_until(ada, note.id))[-1]
             assert refusal["payload"]["error"] == "capability_violation"
+
+
+@pytest.mark.rule("S-13")
+async def test_refused_signed_tokens_are_counted_by_their_status(issuer: LoopbackIssuer) -> None:
+    async with asyncio.timeout(3 * BOUND), running(issuer_config(issuer)) as gateway:
+        assert await status(gateway, issuer.sign("ada")) == 101
+        assert await status(gateway, issuer.sign("ada", exp=time.time() - 600)) == 401
+        assert await status(gateway, issuer.sign("ada", pod="none"), "") == 403
+        assert await status(gateway, issuer.sign("ada", pod="lab"), "pod=demo") == 403
+        assert gateway.admission.failures == {401: 1, 403: 2, 429: 0, 503: 0}
 
 
 @pytest.mark.rule("S-06")
@@ -274,7 +286,7 @@ async def test_a_rotation_of_keys_is_not_noticed(
         await receive(ada)
         for number in range(5):
             issuer.rotate(f"key-{number}")
-            for old in list(issuer.keys)[:-2]:  # two overlap
+            for old in list(issuer.keys)[1:-2]:  # two overlap, besides the one of ada's token
                 del issuer.keys[old]
             await asyncio.sleep(0.06)
             assert await status(gateway, issuer.sign(f"eve-{number}")) == 101
@@ -374,7 +386,7 @@ async def test_tokens_go_by_unix_time_after_a_suspension(
         fresh = issuer.sign("ada", iat=now - 60, exp=now + 60)
         async with joined(gateway, fresh) as ada:
             await receive(ada)
-            assert await gateway.revoke("ada") == 1
+            assert await gateway.revoke("ada") == (1, True, "")
 
 
 @pytest.mark.rule("S-12")
@@ -387,7 +399,7 @@ async def test_a_stale_token_file_delays_an_agent_and_does_not_kill_it(
     async with asyncio.timeout(4 * BOUND), running(text) as gateway:
         url = f"ws://localhost:{gateway.port}/ws?pod=demo"
         async with mcpp.connect(url, token=file_token(path)) as ada:
-            await until(lambda: "401 the token has expired" in caplog.text)
+            await until(lambda: "401: the token has expired" in caplog.text)
             path.write_text(issuer.sign("ada"))
             await ada.send("chat", "back")
         path.write_text("not a token")
@@ -496,7 +508,7 @@ async def test_the_rights_of_a_token_end_with_it_on_every_connection(
             assert welcome["payload"]["you"]["capabilities"] == [{"kind": "chat"}]
             await receive(other)
             if way == "revoked":
-                assert await gateway.revoke("strong") == 1
+                assert await gateway.revoke("strong") == (1, True, "")
             else:
                 gateway.wall_clock = lambda: time.time() + 400  # the others have 600 seconds
             await one.wait_closed()
@@ -535,7 +547,7 @@ async def test_a_revocation_covers_tokens_of_an_issuer_whose_clock_is_ahead(
         ahead = issuer.sign("ada", iat=time.time() + 20)
         async with joined(gateway, ahead) as ada:
             await receive(ada)
-            assert await gateway.revoke("ada") == 1
+            assert await gateway.revoke("ada") == (1, True, "")
             await ada.wait_closed()
             assert ada.close_code == REVOKED
         assert await status(gateway, ahead) == 401
@@ -547,7 +559,7 @@ async def test_another_issuers_token_is_revoked_by_its_id(issuer: LoopbackIssuer
     async with asyncio.timeout(3 * BOUND), running(issuer_config(issuer)) as gateway:
         async with joined(gateway, issuer.sign("ada", jti="id-1")) as ada:
             await receive(ada)
-            assert await gateway.revoke("id-1") == 1
+            assert await gateway.revoke("id-1") == (1, True, "")
             await ada.wait_closed()
             assert ada.close_code == REVOKED
         assert await status(gateway, issuer.sign("ada", jti="id-1")) == 401
@@ -564,7 +576,7 @@ async def test_revocations_of_a_folder_that_is_configured_later_count_at_once(
         async with joined(gateway, issuer.sign("ada", jti="id-1")) as ada:
             await receive(ada)
             await gateway.revoke("id-2")
-            store.revoke("id-1", time.time())
+            store.revoke("id-1", time.time(), may_be_unknown=True)
             text = issuer_config(issuer) + f'[tokens]\npath = "{tmp_path / "tokens"}"\n'
             gateway.reconfigure(config.parse(text, {}))
             await ada.wait_closed()
@@ -632,3 +644,53 @@ async def test_the_log_names_address_and_reason(
         "::1",
     }
     assert "ey" not in json.dumps([record.getMessage() for record in caplog.records])
+
+
+@pytest.mark.rule("S-12")
+@pytest.mark.parametrize(
+    ("option", "value", "cause"),
+    [
+        ("--token-file", "missing", "missing: No such file or directory"),
+        ("--token-file", "empty", "it is empty"),
+        ("--token-command", "false", "returned non-zero exit status 1"),
+        ("--token-command", "no-such-program", "No such file or directory: 'no-such-program'"),
+    ],
+)
+async def test_a_client_without_a_token_says_so_and_not_that_no_gateway_answers(
+    option: str,
+    value: str,
+    cause: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").touch()
+    source = file_token(value) if option == "--token-file" else command_token(value)
+    async with running() as gateway:
+        url = f"ws://127.0.0.1:{gateway.port}/ws?pod=demo"
+        with pytest.raises(mcpp.errors.TokenUnavailableError) as caught:
+            async with mcpp.connect(url, token=source):
+                pass
+        assert cause in str(caught.value)
+        command = [MCPP, "send", "hello", "--url", url, option, value]
+        done = await anyio.run_process(command, check=False)
+        assert done.returncode != 0
+    error = done.stderr.decode()
+    assert cause in error
+    assert error.count("\n") == 1
+    assert "no gateway answers" not in f"{caught.value} {error}"
+
+
+async def test_an_agent_whose_token_is_refused_later_logs_that(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, text = tmp_path / "token", config_text()
+    path.write_text("token-of-alice-0123456789")
+    async with asyncio.timeout(4 * BOUND), running(text) as gateway:
+        url = f"ws://127.0.0.1:{gateway.port}/ws?pod=demo"
+        async with mcpp.connect(url, token=file_token(path)):
+            path.write_text("another-token-0123456789")
+            for connection in list(gateway.connections):
+                connection.abort()
+            await until(lambda: any("refused it with 401" in text for text in caplog.messages))
+    assert not any("no gateway answers" in text for text in caplog.messages)

@@ -64,8 +64,35 @@ def test_revoking_says_that_a_configured_token_stays_valid(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, is_told in (("ada", False), ("alice", True)):
-        assert main(["token", name, "--revoke", "--config", str(config)]) == 0
+        assert main(["token", name, "--revoke", "--config", str(config)]) == 1
         assert ("which stays valid" in capsys.readouterr().err) == is_told
+
+
+ISSUER = """
+[issuers.company]
+jwks_url = "https://login.example.org/keys"
+audience = "mcpp"
+"""
+
+
+@pytest.mark.rule("S-10")
+def test_revoking_a_name_that_is_not_known_fails_unless_another_issuer_may_have_used_it(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, "ada", "--config", config, "--expires", "1h")
+    store = TokenStore(config.parent / "tokens")
+    assert main(["token", "adda", "--revoke", "--config", str(config)]) == 1
+    output = capsys.readouterr()
+    assert (output.out, "no signed token of 'adda' is known" in output.err) == ("", True)
+    assert store.revocations() == []
+    config.write_text(CONFIG + ISSUER)
+    assert main(["token", "adda", "--revoke", "--config", str(config)]) == 0
+    output = capsys.readouterr()
+    assert "revoked until" in output.out
+    assert "no token of 'adda' is known" in output.err
+    assert {each.value for each in store.revocations()} == {"adda"}
+    assert main(["token", "ada", "--revoke", "--config", str(config)]) == 0
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -77,6 +104,15 @@ def test_revoking_says_that_a_configured_token_stays_valid(
         (["ada", "--pod", "nowhere", "--expires", "1d"], "no pod 'nowhere'"),
         (["ada", "--hears", "nonsense:1", "--expires", "1d"], "nonsense"),
         ([], "name a participant"),
+        (["", "--revoke"], "name a participant"),
+        (["ada", "--pod", "demo", "--revoke"], "--revoke does not go with --pod"),
+        (["ada", "--revoke", "--expires", "1h"], "--revoke does not go with --expires"),
+        (["ada", "--revoke", "--multiple"], "--revoke does not go with --multiple"),
+        (["ada", "--link", "--expires", "1h"], "--link does not go with --expires"),
+        (["--list", "--pod", "demo"], "--list does not go with --pod"),
+        (["--new-key", "--can", "chat"], "--new-key does not go with --can"),
+        (["--delete-key", "1", "--admin"], "--delete-key does not go with --admin"),
+        (["ada", "--list"], "leave out 'ada'"),
     ],
 )
 def test_mistakes_are_explained_in_a_line(
@@ -94,6 +130,15 @@ def test_a_token_lives_a_year_at_most(
 ) -> None:
     with pytest.raises(SystemExit):
         main(["token", "ada", "--config", str(config), f"--expires={time}"])
+
+
+@pytest.mark.parametrize("kind", ["", " "])
+def test_a_token_that_could_send_nothing_is_not_signed(
+    config: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["token", "ada", "--config", str(config), "--expires=1d", "--can", kind])
+    assert "argument --can: must not be empty" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("limit", ["burst", "burst=0", "burst=x", "burst=1.5", "max_hops=1", "=1"])

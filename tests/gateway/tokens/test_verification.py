@@ -271,6 +271,46 @@ def test_keys_are_good_for_a_day_while_the_key_server_is_down() -> None:
     asyncio.run(check())
 
 
+@pytest.mark.rule("S-14")
+@pytest.mark.parametrize("is_reading", [False, True])
+def test_a_reload_always_leads_to_keys_that_were_read_after_it(is_reading: bool) -> None:
+    issuer, clock = LoopbackIssuer(), SetClock()
+    may_go_on = threading.Event()
+
+    def read() -> tuple[VerifyingKey, ...]:
+        keys = read_key_set(issuer.key_set())
+        may_go_on.wait(10)
+        return keys
+
+    async def check() -> None:
+        cache = KeyCache("company", read, asyncio.get_running_loop(), clock)
+        if is_reading:
+            cache.refresh()
+        else:
+            may_go_on.set()
+            cache.load()
+        (stolen,) = read_key_set(issuer.key_set())
+        clock.now += 1.0
+        first = cache.refreshing
+        cache.refresh_soon()
+        assert cache.refreshing is first  # not yet
+        if first is not None:
+            may_go_on.set()
+            await first
+        issuer.keys["second"] = new_key()
+        del issuer.keys["first"]
+        clock.now += REFRESH_SECONDS
+        cache.renew()
+        assert cache.refreshing is not None
+        await cache.refreshing
+        assert cache.has_withdrawn(stolen.fingerprint)
+        clock.now += REFRESH_SECONDS
+        cache.renew()
+        assert cache.refreshing is None  # once is enough
+
+    asyncio.run(check())
+
+
 @pytest.mark.rule("S-08")
 def test_invented_key_ids_reach_the_key_server_at_most_once_in_five_seconds() -> None:
     issuer, clock = LoopbackIssuer(), SetClock()

@@ -71,3 +71,18 @@ def test_the_files_of_a_local_cluster_are_used_with_as_many_servers_only(
     with pytest.raises(ConfigError, match=r"was kept by 3 NATS servers.*use --cluster 3"):
         LocalCluster(tmp_path / "pod.toml", PORT, count, os.environ)
     LocalCluster(tmp_path / "pod.toml", PORT, 3, os.environ)
+
+
+@pytest.mark.parametrize("left", [b"", b"half"])
+def test_a_password_that_a_crash_has_cut_short_is_replaced_once(
+    tmp_path: Path, left: bytes
+) -> None:
+    pod, folder = tmp_path / "pod.toml", tmp_path / "cluster"
+    folder.mkdir()
+    (folder / "password").write_bytes(left)
+    first = LocalCluster(pod, 8787, 1, {}).environment["MCPP_CLUSTER__SERVERS"]
+    assert (folder / "password").read_text() in first
+    assert len((folder / "password").read_bytes()) > 40
+    assert (folder / "password").stat().st_mode & 0o777 == 0o600
+    assert LocalCluster(pod, 8787, 1, {}).environment["MCPP_CLUSTER__SERVERS"] == first
+    assert [each.name for each in folder.iterdir()] == ["password"]

@@ -1,21 +1,24 @@
 """What the admin's interface shows: structs, which are also the schema of its documentation."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 import mcpp
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import PodCore
+from mcpp_gateway.edge.web.admin.scope import BadRequestError, Scope
 
 if TYPE_CHECKING:
     from mcpp_gateway.edge.connection import ServerConnection
     from mcpp_gateway.edge.server import Gateway
 
+_Query = Mapping[str, str]
+
 
 class GatewayStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one gateway process."""
+    """The state of one gateway process; counts are of the pods that the token is for."""
 
     version: str
     uptime_seconds: float
@@ -26,7 +29,7 @@ class GatewayStatus(msgspec.Struct, frozen=True, kw_only=True):
     pods: int
     connections: int
     unsent_bytes: int
-    revocations: int
+    revocations: int | None  # which are for all pods; None: the token is for some
 
 
 class PodStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,8 +69,17 @@ class ConnectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     expires: float | None  # Unix time at which its token expires
 
 
-def gateway_status(gateway: "Gateway") -> GatewayStatus:
-    """Return the state of a gateway."""
+def lag(pod: PodCore, connection: "ServerConnection") -> int:
+    """Return how many entries of the log a connection has yet to be sent."""
+    session = None if connection.peer is None else connection.peer.session
+    if session is None or session.audience is not None:
+        return 0
+    return max(0, pod.journal.end - session.position)
+
+
+def _status(scope: Scope, query: _Query) -> GatewayStatus:
+    gateway = scope.gateway
+    revocations = 0 if gateway.tokens is None else len(gateway.tokens.revocations)
     return GatewayStatus(
         version=mcpp.__version__,
         uptime_seconds=round(gateway.hub.clock() - gateway.started, 3),
@@ -75,15 +87,14 @@ def gateway_status(gateway: "Gateway") -> GatewayStatus:
         log=gateway.config.log.kind,
         log_accepting=gateway.has_space,
         log_reachable=gateway.is_log_reachable,
-        pods=len(gateway.pods),
-        connections=sum(pod.members.sessions for pod in gateway.pods.values()),
-        unsent_bytes=gateway.outbox_bytes(),
-        revocations=0 if gateway.tokens is None else len(gateway.tokens.revocations),
+        pods=len(scope.pods),
+        connections=sum(pod.members.sessions for pod in scope.pods),
+        unsent_bytes=sum(each.waiting_bytes for each in scope.connections),
+        revocations=revocations if scope.is_whole else None,
     )
 
 
-def pod_status(pod: PodCore) -> PodStatus:
-    """Return the state of a pod."""
+def _pod_status(pod: PodCore) -> PodStatus:
     return PodStatus(
         name=pod.name,
         epoch=pod.epoch,
@@ -96,8 +107,7 @@ def pod_status(pod: PodCore) -> PodStatus:
     )
 
 
-def participants(pod: PodCore) -> Iterator[ParticipantStatus]:
-    """Yield the participants of a pod that are known here."""
+def _participants_of(pod: PodCore) -> Iterator[ParticipantStatus]:
     for id in pod.members.known():
         member = pod.members.present.get(id)
         yield ParticipantStatus(
@@ -109,8 +119,7 @@ def participants(pod: PodCore) -> Iterator[ParticipantStatus]:
         )
 
 
-def connection_status(gateway: "Gateway", connection: "ServerConnection") -> ConnectionStatus:
-    """Return the state of a connection that has joined."""
+def _connection_status(gateway: "Gateway", connection: "ServerConnection") -> ConnectionStatus:
     peer = connection.peer
     assert peer is not None
     grant = gateway.leases.grant(connection)
@@ -128,15 +137,40 @@ def connection_status(gateway: "Gateway", connection: "ServerConnection") -> Con
     )
 
 
-def lag(pod: PodCore, connection: "ServerConnection") -> int:
-    """Return how many entries of the log a connection has yet to be sent."""
-    session = None if connection.peer is None else connection.peer.session
-    if session is None or session.audience is not None:
-        return 0
-    return max(0, pod.journal.end - session.position)
+def _pods(scope: Scope, query: _Query) -> Iterable[PodCore]:
+    return [pod for pod in scope.pods if query.get("pod", pod.name) == pod.name]
 
 
-def limits_of(gateway: "Gateway", pod: str, participant: str | None) -> PodLimits:
-    """Return the limits of a pod, or as they are for one of its participants."""
-    found = gateway.pods[pod]
-    return found.limits if participant is None else found.members.limits(participant)
+def _connections(scope: Scope, query: _Query) -> list[ConnectionStatus]:
+    found = [_connection_status(scope.gateway, each) for each in scope.connections]
+    return [
+        each
+        for each in found
+        if query.get("pod", each.pod) == each.pod
+        and query.get("participant", each.participant) == each.participant
+    ]
+
+
+def _limits(scope: Scope, query: _Query) -> PodLimits:
+    participant = query.get("participant")
+    if "pod" not in query:
+        if participant is not None:
+            raise BadRequestError("name the pod of the participant, too")
+        return scope.gateway.config.limits
+    pod = scope.gateway.pods[query["pod"]]
+    if participant is None:
+        return pod.limits
+    if participant not in pod.members.known():
+        raise BadRequestError("no such participant in this pod")
+    return pod.members.limits(participant)
+
+
+VIEWS: Final[Mapping[str, Callable[[Scope, _Query], Any]]] = {
+    "status": _status,
+    "pods": lambda scope, query: [_pod_status(pod) for pod in _pods(scope, query)],
+    "participants": lambda scope, query: [
+        each for pod in _pods(scope, query) for each in _participants_of(pod)
+    ],
+    "connections": _connections,
+    "limits": _limits,
+}

@@ -7,7 +7,8 @@ import msgspec
 
 import mcpp
 from mcpp_gateway.core.limits import PodLimits
-from mcpp_gateway.edge.web import admin_views as views
+from mcpp_gateway.edge.web.admin import actions as acting
+from mcpp_gateway.edge.web.admin import views
 
 _POD: Final = {
     "name": "pod",
@@ -24,33 +25,34 @@ _PARTICIPANT: Final = {
 _ERRORS: Final = {
     "400": "the request is not valid",
     "401": "no token, or a wrong one",
-    "403": "the token is not an admin's, or `Host` or `Origin` are not allowed",
-    "404": "the admin's interface is off",
+    "403": "the token is not an admin's, or is not for that pod or for all, "
+    "or `Host` or `Origin` are not allowed",
+    "404": "the admin's interface is off, or no token of the name to revoke is known",
     "405": "another method",
     "429": "too many wrong tokens",
+    "500": "a revocation is in force and not stored, or the gateway has failed; its log says why",
     "503": "the keys of the token's issuer are not known yet",
+    "507": "no room for more revocations",
 }
 
 
 @cache
 def document() -> dict[str, Any]:
     """Return the document."""
-    from mcpp_gateway.edge.web import admin
-
     lists = {
         "pods": (views.PodStatus, "The pods of this gateway", [_POD]),
         "participants": (views.ParticipantStatus, "Participants that are known", [_POD]),
         "connections": (views.ConnectionStatus, "Open connections", [_POD, _PARTICIPANT]),
     }
     actions = {
-        "kick": (admin.KickRequest, "Close connections; their clients may come back"),
-        "revoke": (admin.RevokeRequest, "Revoke signed tokens and close their connections"),
-        "drain": (admin.DrainRequest, "Stop the gateway: clients resume elsewhere, or later"),
+        "kick": (acting.KickRequest, "Close connections; their clients may come back"),
+        "revoke": (acting.RevokeRequest, "Revoke signed tokens and close their connections"),
+        "drain": (acting.DrainRequest, "Stop the gateway: clients resume elsewhere, or later"),
     }
     structs: list[type] = [
         views.GatewayStatus,
         PodLimits,
-        admin.Done,
+        acting.Done,
         *(struct for struct, *_ in lists.values()),
         *(struct for struct, _ in actions.values()),
     ]
@@ -70,7 +72,7 @@ def document() -> dict[str, Any]:
         paths[f"/admin/{name}"] = {"get": _read(summary, items, parameters)}
     for name, (struct, summary) in actions.items():
         body = {"required": True, "content": {"application/json": {"schema": schema[struct]}}}
-        action = {**_read(summary, schema[admin.Done]), "requestBody": body}
+        action = {**_read(summary, schema[acting.Done]), "requestBody": body}
         paths[f"/admin/{name}"] = {"post": action}
     return {
         "openapi": "3.1.0",

@@ -1,0 +1,46 @@
+"""Files that only the gateway's user may read: written whole, so that a reader finds no part."""
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+
+def write_private(path: Path, data: bytes, *, for_folder_owner: bool = False) -> None:
+    """Write a file of one user alone (mode 0600), and give it its name when it is complete.
+
+    It belongs to this user; `for_folder_owner` makes a file that root writes belong to the owner of
+    the folder.
+    """
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            if for_folder_owner:
+                give_to_owner(file.fileno(), path.parent)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def give_to_owner(descriptor: int, folder: Path) -> None:
+    """Make a file that root has just created belong to the owner of a folder. Raises OSError."""
+    owner = folder.stat()
+    if os.geteuid() == 0 != owner.st_uid:
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+
+
+def kept_secret(path: Path, new: bytes) -> bytes:
+    """Return the secret that a file holds, or store the new one.
+
+    A shorter one is left by a crash or a full disk; an empty one would be no secret.
+    """
+    with suppress(FileNotFoundError):
+        secret = path.read_bytes()
+        if len(secret) >= len(new):
+            return secret
+    write_private(path, new)
+    return new
