@@ -31,10 +31,11 @@ import psycopg
 from benchmarks.memory import Notes
 from mcpp_agents.memory import OWNER, MemoryDraft, MemoryStore, Principal
 from mcpp_agents.memory.access import scope_for, view_of
+from mcpp_agents.memory.search.tokenizer import Tokenizer
 from mcpp_agents.memory.storage.fts_table import COLUMN_WEIGHTS
 from mcpp_agents.memory.storage.postgres.postgres import PostgresEngine
 from mcpp_agents.memory.storage.postgres.vector_search import EXACT_ITEMS
-from mcpp_agents.memory.storage.postgres.words import Tokenizer, pair_number, word_number
+from mcpp_agents.memory.storage.postgres.words import pair_number, word_number
 from mcpp_agents.memory.vocabulary import KINDS
 from tests.agents.memory.postgres_server import PostgresServer, installed_programs, running_server
 

@@ -16,8 +16,9 @@ return value, with the marks. The tool's schemas stay as they are.
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, overload
+from collections.abc import Callable, Collection, Iterable
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, overload
 
 from mcpp.transient import marks
 from mcpp.transient.results import as_json
@@ -49,7 +50,11 @@ def consumes(ids: Any = None) -> Any:
     """Mark results of a tool as having consumed earlier ones.
 
     `@consumes` consumes the oldest pending result; `@consumes("call_ids")` those that the caller
-    names in that parameter. A failed call consumes nothing.
+    names in that parameter: a list, or a single id. A failed call consumes nothing.
+
+    Raises:
+        TypeError: when decorating, if there is no such parameter or it is annotated as a `str`;
+            when calling, before the function runs, if the argument is no list of ids.
     """
     if callable(ids):
         return _decorated(ids, _consumed)
@@ -97,28 +102,36 @@ def _decorated(
     signature = inspect.signature(function, eval_str=True)
     if named_by is not None and named_by not in signature.parameters:
         raise TypeError(f"{function.__name__} has no parameter {named_by!r}")
+    if named_by is not None and _is_text(signature.parameters[named_by].annotation):
+        raise TypeError(f"parameter {named_by!r} of {function.__name__} must be a list of ids")
     result_type = _result_type()
     convert = _converter(signature.return_annotation)
 
-    def finish(value: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def read_ids(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        # Before the function runs: an error afterwards would hide what it has done.
+        if named_by is None:
+            return ()
+        return (_as_ids(signature.bind(*arguments, **named).arguments.get(named_by), named_by),)
+
+    def finish(value: Any, ids: tuple[Any, ...]) -> Any:
         result = convert(value)
         if not isinstance(result, result_type):  # a question to the user, not a result
             return result
-        if named_by is None:
-            return mark(result)
-        return mark(result, signature.bind(*arguments, **named).arguments.get(named_by))
+        return mark(result, *ids)
 
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def decorated(*arguments: Any, **named: Any) -> Any:
-            return finish(await function(*arguments, **named), arguments, named)
+            ids = read_ids(arguments, named)
+            return finish(await function(*arguments, **named), ids)
 
     else:
 
         @functools.wraps(function)
         def decorated(*arguments: Any, **named: Any) -> Any:
-            return finish(function(*arguments, **named), arguments, named)
+            ids = read_ids(arguments, named)
+            return finish(function(*arguments, **named), ids)
 
     if not keeps_schema:
         # Servers read both; another schema than the result's would make them refuse it.
@@ -129,6 +142,27 @@ def _decorated(
         decorated.__annotations__ = {**hints, "return": result_type}
         del decorated.__wrapped__
     return decorated
+
+
+def _is_text(annotation: Any) -> bool:
+    """Return whether an annotation allows a string and no list: `str`, `str | None`."""
+    if get_origin(annotation) is Annotated:
+        return _is_text(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        members = [one for one in get_args(annotation) if one is not type(None)]
+        return all(map(_is_text, members))
+    annotation = getattr(annotation, "__supertype__", annotation)  # of a NewType
+    return isinstance(annotation, type) and issubclass(annotation, str)
+
+
+def _as_ids(value: Any, parameter: str) -> list[str] | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, Collection):
+        raise TypeError(f"{parameter} must be a list of ids, not {type(value).__name__}")
+    return list(value)
 
 
 def _converter(annotation: Any) -> Callable[[Any], Any]:

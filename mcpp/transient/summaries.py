@@ -41,7 +41,8 @@ def mark_by_rule(
     """Return the result, marked as transient if the rule applies (T-03), as `@tool(transient=…)`.
 
     `True` is the default rule, a string is the rule's noun ("activity"), `False` marks nothing. A
-    result that is already marked is returned unchanged.
+    result that is already marked as transient is returned unchanged; one that has consumed others
+    may be transient as well.
     """
     if not isinstance(rule, TransientRule):
         if rule is False:
@@ -52,7 +53,7 @@ def mark_by_rule(
 
 
 def _marked(result: Result, rule: TransientRule) -> dict[str, Any]:
-    if result.get("isError") or _is_marked(result):
+    if result.get("isError") or read_mark(result).transient:
         return dict(result)
     summary = summarize(result, noun=rule.noun)
     records = find_records(result)
@@ -118,11 +119,6 @@ def blocks_of(result: Result) -> list[Mapping[str, Any]]:
 def compact(value: Any) -> str:
     """Return a value as compact JSON, keys in their original order."""
     return msgspec.json.encode(value).decode()
-
-
-def _is_marked(result: Result) -> bool:
-    mark = read_mark(result)
-    return mark.transient or mark.consumed
 
 
 def _read_text(result: Result) -> Any:

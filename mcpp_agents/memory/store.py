@@ -202,17 +202,28 @@ class MemoryStore:
             return self._forget(read({"id": id}, ForgetRequest), audit)
 
     def erase_recorded(
-        self, *, context: str | None, participant: str | None, before: float | None
+        self,
+        *,
+        context: str | None,
+        participant: str | None,
+        before: float | None,
+        until: float | None = None,
     ) -> int:
         """Erase what was recorded of a context, or with a participant's words; return how many.
 
-        `before` is a Unix time: what contains nothing of an earlier time stays.
+        Both times are Unix times.
+
+        Args:
+            before: what contains nothing of an earlier time stays.
+            until: when the log was erased; what was said or stored later stays. None: now.
         """
         with self._audited("forget") as audit, self._engine.writing():
             erased = [
                 item
-                for item in self._engine.recorded(self._caller.principal.id)
-                if (before is None or _began(item) < before)
+                for item in self._engine.stored_by(self._caller.principal.id)
+                if (item.origin == "bus" or item.is_about_envelope)
+                and (before is None or _began(item) < before)
+                and (until is None or _recorded_at(item) <= until)
                 and (context is None or context in item.metadata.get("lineage", ()))
                 and participant in (None, item.author, *item.metadata.get("participants", ()))
             ]
@@ -448,6 +459,11 @@ def _began(item: Item) -> float:
     """Return the time of the earliest text in an item that was recorded from a pod."""
     began = item.metadata.get("began")
     return min(item.since, to_seconds(began)) if isinstance(began, str) else item.since
+
+
+def _recorded_at(item: Item) -> float:
+    """Return when what an item is about was said, else when the item was stored."""
+    return item.since if item.is_about_envelope else item.created_at
 
 
 def _open_engine(location: str) -> Engine:

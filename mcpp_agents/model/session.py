@@ -18,6 +18,7 @@ import msgspec
 from mcpp import (
     ConnectionLostError,
     ContextScope,
+    Envelope,
     McppError,
     Message,
     Pod,
@@ -26,10 +27,12 @@ from mcpp import (
 )
 from mcpp.agent.shares import Shares
 from mcpp.outcomes import Usage
+from mcpp.payloads import Erased
 from mcpp.prompts import EXPAND, ContextSummary, Prompt
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
 from mcpp.transient import cut
+from mcpp_agents.memory.bus.erasures import past_erasures
 from mcpp_agents.memory.serving.agent_memory import AgentMemory
 from mcpp_agents.model.limits import ModelLimits
 from mcpp_agents.model.log_prompts import LogPrompts
@@ -79,6 +82,7 @@ class ModelSession:
         self._asked = anyio.Event()
         self._own_chats = RecentIds()
         self._usage = Usage()  # of the question that is being answered
+        self._erasures = 0
         self._toolbox.refresh()
 
     # --- following the log ---
@@ -116,8 +120,14 @@ class ModelSession:
             # Ask newcomers now: otherwise the first question waits for those that never answer,
             # such as people. Changed tools are asked for later: they may change often.
             self._toolbox.refresh()
+        if self._memory is not None:
+            self._memory.observe(message.envelope, self._pod.contexts)
         if message.kind == kinds.ERASED and not message.replayed:
             self._prompts.forget_erased()
+            self._erasures += 1
+            if self._memory is not None:
+                erased = message.envelope.payload_as(Erased)
+                self._pod.start_soon(anyio.to_thread.run_sync, self._memory.erase, erased)
         if message.sender == self._pod.me and message.kind == kinds.CHAT:
             self._own_chats.add(message.id)
 
@@ -139,6 +149,10 @@ class ModelSession:
 
     async def answer_questions(self) -> None:
         """Answer the open questions one after another, until cancelled."""
+        if self._memory is not None:
+            async for past in past_erasures(self._pod):
+                erase = partial(self._memory.erase, past.erased, until=past.at)
+                await anyio.to_thread.run_sync(erase)
         while True:
             while self._questions:
                 await self._answer(self._next_question())
@@ -166,13 +180,14 @@ class ModelSession:
     async def _answer(self, progress: ProgressReporter) -> None:
         """Think about a question in its own context, and reply with the conclusion."""
         question = progress.question
+        erasures, is_answered = self._erasures, False
         try:
             remembered, summaries = await self._recall(question)
             self._prompts.start(question.envelope, remembered, summaries)
             self._usage = Usage()
             with agent_span(self._pod, progress.thinking.id):
                 text = await self._think(progress.thinking, progress)
-            await self._remember(question, text)
+            is_answered = True
         except ConnectionLostError:
             return
         except McppError as error:
@@ -187,8 +202,14 @@ class ModelSession:
             self._places.release(question.sender)
             self._answered.add(question.sender)
         try:
+            conclusion = None
             with suppress(Refused):  # reply even if there is no room for our context
-                await progress.thinking.conclude(self._conclusion(text), **self._prompts.metadata)
+                conclusion = await progress.thinking.conclude(
+                    self._conclusion(text), **self._prompts.metadata
+                )
+            # An erasure meanwhile may cover the question, which must not be stored after it.
+            if is_answered and erasures == self._erasures:
+                await self._remember(progress, text, conclusion)
             await send_reply(progress.out, text)
         except McppError as error:
             logger.warning("cannot send the answer to %s: %s", question.sender, error)
@@ -210,16 +231,28 @@ class ModelSession:
         remembered = await anyio.to_thread.run_sync(recall)
         return remembered, await anyio.to_thread.run_sync(self._memory.open_contexts)
 
-    async def _remember(self, question: Message, answer: str) -> None:
+    async def _remember(
+        self, progress: ProgressReporter, answer: str, conclusion: Envelope | None
+    ) -> None:
         if self._memory is not None:
             remember = partial(
                 self._memory.remember,
-                question.text,
+                progress.question.envelope,
                 answer,
-                asked_by=question.sender,
-                id=question.id,
+                conclusion=conclusion,
+                lineage=self._lineage(progress),
             )
             await anyio.to_thread.run_sync(remember)
+
+    def _lineage(self, progress: ProgressReporter) -> list[str]:
+        """Return the context of the work on a question and those above it, the root first."""
+        found: list[str] = []
+        next_above: str | None = progress.thinking.id
+        while next_above is not None and next_above not in found:
+            found.append(next_above)
+            known = self._pod.contexts.get(next_above)
+            next_above = None if known is None else known.parent
+        return found[::-1]
 
     async def _think(self, thinking: ContextScope, progress: ProgressReporter) -> str:
         await progress.start()

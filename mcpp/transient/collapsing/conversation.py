@@ -13,7 +13,7 @@ The messages are the log: their order tells which result a call could have used,
 model has read it. The rules are those of a pod's log, by the same code (T-25).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
@@ -42,8 +42,13 @@ from mcpp.transient.collapsing.messages import (
 from mcpp.transient.marks import transient
 from mcpp.transient.results import Result, ResultModel, as_json
 
-_CLIENT: Final = "client"
+_CLIENT: Final = "client"  # names of servers get a prefix, so none is equal
+_SERVER: Final = "server:"
 _BY_SERVER: Final = Matching()
+
+_MAX_LEVELS: Final = 64
+"""Nesting of a result or of arguments, as in an envelope. Encoders and decoders recurse, and how
+far they can depends on the caller's stack: a result that was encoded could fail to decode."""
 
 
 class ConversationCall(msgspec.Struct, eq=False):
@@ -51,12 +56,12 @@ class ConversationCall(msgspec.Struct, eq=False):
 
     id: str
     tool: str
-    server: str
+    server: str  # the caller, if the client answered the call itself
+    caller: str
     data: bytes  # the result, encoded so that nothing can change it
     arguments: Any = None
     index: int = -1
     answered_at: int = -1
-    caller: str = _CLIENT
     context_id: str | None = None
 
     @property
@@ -117,6 +122,7 @@ class Conversation:
         self._added: dict[str, ConversationCall] = {}  # not yet seen in the messages
         self._requested: dict[str, tuple[int, Any]] = {}  # place and arguments, by call
         self._read: set[str] = set()  # calls whose results have been processed
+        self._expanded: list[bytes] = []  # returned by `expand` and not yet added
         self._clock = 0
         self._collapsed: set[str] = set()
 
@@ -126,17 +132,18 @@ class Conversation:
         """Add the result of a call; a second one for the same call is ignored (T-13).
 
         `tool` is the tool's name at its server, `call_id` the call's id in the messages, and
-        `server` any name for the server, for clients that have several. Invalid Unicode is replaced
-        by U+FFFD; a result that is nested too deeply for JSON is taken for a failed one (T-08).
+        `server` any name for the server, for clients that have several; what `expand` returned is
+        the client's own, whatever the name (T-05, T-12). Invalid Unicode is replaced by U+FFFD; a
+        result that nests deeper than 64 levels is taken for a failed one (T-08).
         """
         if call_id in self._read or call_id in self._added:
             return
-        owner = _CLIENT if tool == EXPAND else server
-        try:
-            data = _encoded(as_json(result))
-        except RecursionError:
-            data = _encoded(failure("The result is nested too deeply."))
-        self._added[call_id] = ConversationCall(call_id, tool, owner, data)
+        if _is_too_deep(result):
+            given: Result = failure("The result is nested too deeply.")
+        else:
+            given = as_json(result)
+        owner = _CLIENT if tool == EXPAND and self._has_expanded(given) else _SERVER + server
+        self._added[call_id] = ConversationCall(call_id, tool, owner, _CLIENT, _encoded(given))
 
     def collapse(self, messages: Sequence[Any]) -> list[Any]:
         """Return the messages with consumed results replaced by their summaries.
@@ -171,12 +178,14 @@ class Conversation:
     def expand(self, handle: str) -> dict[str, Any]:
         """Return the result of the tool `expand`: the original, without its server's marks.
 
-        It is marked as transient itself. An unknown handle gives a failed result.
+        It is marked as transient itself; pass it to `add_result` with its content unchanged, by
+        which that recognizes it. An unknown handle gives a failed result.
         """
         original = self.original(handle)
         if original is None:
             return failure("There is nothing behind this handle.")
         original.pop("_meta", None)
+        self._expanded.append(_content_of(original))
         return transient(original)
 
     def original(self, handle: str) -> dict[str, Any] | None:
@@ -197,6 +206,14 @@ class Conversation:
         """Return the transient result with this handle or call id."""
         return self._results.find(id)
 
+    def _has_expanded(self, result: Result) -> bool:
+        # Each once: a server's own tool `expand` may return the same content later.
+        content = _content_of(result)
+        if content not in self._expanded:
+            return False
+        self._expanded.remove(content)
+        return True
+
     def _tick(self) -> int:
         self._clock += 1
         return self._clock
@@ -207,6 +224,8 @@ class Conversation:
             return
         # Without its request in the messages, a call precedes its own result only.
         call.index, call.arguments = self._requested.get(id, (self._clock, None))
+        if _is_too_deep(call.arguments):
+            call.arguments = [id]  # equal to no other call's
         call.answered_at = self._tick()
         self._read.add(id)
         self._results.add(call)
@@ -251,6 +270,37 @@ class Conversation:
         tracked = self._results.find_response(id)
         assert tracked is not None
         return self._count(collapsed_text(tracked))
+
+
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+
+
+def _is_too_deep(value: Any) -> bool:
+    """Return whether a value nests deeper than 64 levels; does not recurse."""
+    around: list[Iterator[Any]] = [iter((value,))]  # of each level, what is still to be looked at
+    while around:
+        for one in around[-1]:
+            if type(one) not in _SCALARS and (members := _members_of(one)) is not None:
+                if len(around) > _MAX_LEVELS:
+                    return True
+                around.append(iter(members))
+                break
+        else:
+            around.pop()
+    return False
+
+
+def _members_of(value: Any) -> Iterable[Any] | None:
+    if isinstance(value, (list, tuple)):
+        return value
+    if isinstance(value, Mapping):
+        return value.values()
+    return getattr(value, "__dict__", {}).values() if hasattr(value, "model_dump") else None
+
+
+def _content_of(result: Result) -> bytes:
+    content = [result.get("content"), result.get("structuredContent")]
+    return _encoded(content, order="sorted")
 
 
 def _encoded(value: Any, **options: Any) -> bytes:

@@ -63,6 +63,7 @@ class ContextRecord:
     creator_failures: dict[str, FailedCall] = field(default_factory=dict)  # by their text
     other_failures: dict[str, FailedCall] = field(default_factory=dict)
     rolling: RollingState = field(default_factory=RollingState)
+    is_erased: bool = False  # a part of it, or its question, was erased from the log (H-14)
     has_summary: bool = False  # a rolling summary of it may be stored (M-53)
 
     @property

@@ -25,6 +25,7 @@ from mcpp_agents.memory.bus.summaries.rolling import (
     RollingPolicy,
     RollingSummary,
 )
+from mcpp_agents.recent_ids import RecentIds
 
 _MAX_CHATS: Final = 1_000  # that a context may refer to as its question
 _MAX_CHAT_BYTES: Final = 8_192
@@ -60,6 +61,7 @@ class ContextListener:
         self._records: dict[str, ContextRecord] = {}
         self._expired: OrderedDict[str, _ExpiredContext] = OrderedDict()
         self._chats: OrderedDict[str, Envelope] = OrderedDict()
+        self._erased = RecentIds()  # what was erased from the log before it was received
         self._generation = 0
         self._turns = 0
         self._opted_out: frozenset[str] = frozenset()
@@ -143,11 +145,16 @@ class ContextListener:
             return [each for info in change.contexts for each in self._expire(info.id, ref)]
         if envelope.kind.startswith(("system/", "pod/")) or envelope.sender == self._participant:
             return []
+        if envelope.kind == kinds.TOMBSTONE:
+            self._erased.add(envelope.id)
         if envelope.context is None:
             self._add_chat(envelope)
             return []
         id = envelope.context.id
         record = self._observe(id, envelope)
+        if envelope.kind == kinds.TOMBSTONE:
+            record.is_erased = True
+            return []
         if opts_out(envelope.context.metadata):  # M-33
             if record.creator in (envelope.sender, None):
                 self._opted_out |= {id}
@@ -162,6 +169,8 @@ class ContextListener:
         # M-30: only the creator says what a context is about, and concludes it.
         if envelope.sender == record.creator:
             self._add_subject(record, envelope)
+            if not self._is_kept(id):  # its question was erased
+                return []
             if envelope.kind == kinds.CONCLUSION:
                 memories = self._extractor(id, record).conclude(envelope)
                 record.concluded = True
@@ -251,9 +260,11 @@ class ContextListener:
         return MemoryExtractor(self._pod, lineage, record, parent.generation if parent else 0)
 
     def _is_kept(self, id: str) -> bool:
-        """Return whether anything said in a context may be kept (M-30, M-33)."""
+        """Return whether anything said in a context may be kept (H-14, M-30, M-33)."""
         record = self._records.get(id)
-        return (record is None or record.creator is not None) and not self._is_opted_out(id)
+        if record is not None and (record.creator is None or record.is_erased):
+            return False
+        return not self._is_opted_out(id)
 
     def _is_opted_out(self, id: str) -> bool:
         """Return whether a context or an ancestor has opted out (M-33)."""
@@ -303,6 +314,8 @@ class ContextListener:
 
     def _add_question(self, record: ContextRecord, id: object) -> bool:
         """Return whether a value is a chat's id; start an empty conversation with that chat."""
+        if isinstance(id, str) and id in self._erased:
+            record.is_erased = True
         chat = self._chats.get(id) if isinstance(id, str) else None
         if chat is None or (chat.context is not None and not self._is_kept(chat.context.id)):
             return False

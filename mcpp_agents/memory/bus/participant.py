@@ -19,6 +19,7 @@ from mcpp import Envelope, Gap, Message, Options, Participant, Pod, kinds
 from mcpp.payloads import ContextInfo, Erased
 from mcpp.protocol.contexts import read_context_change
 from mcpp_agents.memory.access import Principal
+from mcpp_agents.memory.bus.erasures import past_erasures
 from mcpp_agents.memory.bus.extracted_memory import ExtractedMemory
 from mcpp_agents.memory.bus.listener import ContextListener
 from mcpp_agents.memory.bus.recorder import Recorder
@@ -173,8 +174,11 @@ class _PodRecorder:
         except MemoryStoreError as error:
             logger.warning("cannot read the opt-outs; not recording earlier contexts: %s", error)
             self._listener.opt_out(incomplete)
+        async for past in past_erasures(self._pod):
+            await self._erase(past.erased, until=past.at)
         for envelope in envelopes:
-            await self._record(envelope)
+            if envelope.kind != kinds.ERASED:
+                await self._record(envelope)
         await self._save_opted_out()
         try:
             known = await anyio.to_thread.run_sync(self._summaries.contexts)
@@ -206,25 +210,27 @@ class _PodRecorder:
     def _add_context(self, id: str) -> None:
         self._listener.add_context(self._pod.contexts.get(id) or ContextInfo(id=id))
 
-    async def _erase(self, erased: Erased) -> None:
+    async def _erase(self, erased: Erased, *, until: float | None = None) -> None:
         """Erase what was derived from entries that were erased from the log (H-14)."""
-        self._listener.forget_conversations()
-        await self._queue.flush()
         erase = partial(
             self._store.erase_recorded,
             context=erased.context,
             participant=erased.participant,
             before=erased.before,
+            until=until,
         )
         try:
             count = await anyio.to_thread.run_sync(erase)
         except MemoryStoreError as error:
             logger.error("cannot erase what the log has erased: %s", error)  # noqa: TRY400
         else:
-            logger.info("erased %d memories of what the log has erased", count)
+            if count:
+                logger.info("erased %d memories of what the log has erased", count)
 
     async def _record(self, envelope: Envelope) -> None:
         if envelope.kind == kinds.ERASED:
+            self._listener.forget_conversations()
+            await self._queue.flush()
             await self._erase(envelope.payload_as(Erased))
             return
         await self._extract(envelope.id, partial(self._listener.receive, envelope))

@@ -9,6 +9,7 @@ they fit: many bare titles tell less. Nothing is cut in the middle.
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from heapq import heappop, heappush
+from itertools import repeat
 from typing import Final, NamedTuple
 
 from mcpp.tokens import estimate
@@ -24,6 +25,9 @@ _PASSAGES: Final = 1  # the place of that form
 # For the headings of sections and the note on what is missing.
 _NOTE_TOKENS: Final = 60
 _HEADING_TOKENS: Final = 8
+# For what joins a form's parts and the items, and for rounding.
+_JOINT_TOKENS: Final = 4
+_MIN_SCORE: Final = 0.01
 
 _MAX_BUDGET: Final = 200_000
 
@@ -51,26 +55,29 @@ def render_within(
     budget: int,
 ) -> str:
     """Return a pack's Markdown within a number of tokens, with a note on what is shortened."""
-    renderers = {item.id: ItemRenderer(item) for section in sections for item in section.items}
-    complete = {id: renderer.complete() for id, renderer in renderers.items()}
-    markdown = _render(goal, sections, usage_hint, complete)
-    if count_tokens(markdown) <= budget:
-        return markdown
     items = [item for section in sections for item in section.items]
-    room = budget - count_tokens(render(goal, [], usage_hint)) - _NOTE_TOKENS
-    room -= _HEADING_TOKENS * len(sections)
-    forms = [_forms(item, renderers[item.id], complete[item.id], terms) for item in items]
-    chosen = _fill(forms, room)
-    shown = {
+    renderers = [ItemRenderer(item) for item in items]
+    # Each text is counted once: a form has the tokens of the item without content and of its own.
+    bare = [count_tokens(renderer.around("")) for renderer in renderers]
+    complete = list(map(_complete_form, items, renderers, bare))
+    room = budget - count_tokens(render(goal, [], usage_hint)) - _HEADING_TOKENS * len(sections)
+    if sum(form.tokens for form in complete) <= room:
+        chosen: Sequence[_Form | None] = complete
+    else:
+        shorter = map(_shorter_forms, items, renderers, bare, repeat(terms))
+        forms = [[*some, form] for some, form in zip(shorter, complete, strict=True)]
+        chosen = _fill(forms, room - _NOTE_TOKENS)
+        whole = sum(form is not None and form.is_complete for form in chosen)
+        shown = sum(form is not None for form in chosen)
+        usage_hint += (
+            f" Within {budget} tokens: {whole} of {len(items)} items are complete,"
+            f" {shown - whole} in part, {len(items) - shown} left out;"
+            " a larger `markdown_token_budget` shows more."
+        )
+    markdown = {
         item.id: form.markdown for item, form in zip(items, chosen, strict=True) if form is not None
     }
-    whole = sum(form is not None and form.is_complete for form in chosen)
-    note = (
-        f"Within {budget} tokens: {whole} of {len(items)} items are complete,"
-        f" {len(shown) - whole} in part, {len(items) - len(shown)} left out;"
-        " a larger `markdown_token_budget` shows more."
-    )
-    return _render(goal, sections, f"{usage_hint} {note}", shown)
+    return _render(goal, sections, usage_hint, markdown)
 
 
 def _render(
@@ -85,16 +92,28 @@ def _render(
     return render(goal, fitted, usage_hint)
 
 
-def _forms(
-    item: PackItem, renderer: ItemRenderer, complete: str, terms: Sequence[str]
+def _complete_form(item: PackItem, renderer: ItemRenderer, bare: int) -> _Form:
+    """Return an item with all of its content."""
+    quoted, relations = renderer.quoted(item.content), renderer.relations()
+    markdown = renderer.around(quoted) + relations
+    tokens = bare + count_tokens(quoted + relations) + _JOINT_TOKENS
+    return _Form(markdown, max(item.score, _MIN_SCORE), tokens, is_complete=True)
+
+
+def _shorter_forms(
+    item: PackItem, renderer: ItemRenderer, bare: int, terms: Sequence[str]
 ) -> list[_Form]:
-    """Return the forms of an item, the shortest first."""
-    title = renderer.shortened("")
-    passages = renderer.shortened(best_passages(item.content, terms, PASSAGE_CHARS))
-    forms = [(title, _TITLE_VALUE), (passages, _PASSAGE_VALUE), (complete, 1.0)]
+    """Return an item without its content, and with its passages about the goal."""
+    quoted = renderer.quoted(best_passages(item.content, terms, PASSAGE_CHARS))
+    value, tokens = max(item.score, _MIN_SCORE), bare + _JOINT_TOKENS
     return [
-        _Form(markdown, worth * max(item.score, 0.01), count_tokens(markdown) + 2, worth == 1)
-        for markdown, worth in forms
+        _Form(renderer.around(""), _TITLE_VALUE * value, tokens, is_complete=False),
+        _Form(
+            renderer.around(quoted),
+            _PASSAGE_VALUE * value,
+            tokens + count_tokens(quoted),
+            is_complete=False,
+        ),
     ]
 
 

@@ -57,11 +57,12 @@ _EMPTY: Final = "Nothing is remembered about this yet; remember what you learn."
 
 
 class _Found(NamedTuple):
-    """What a search found: by words, how relevant, and the outlines that it read."""
+    """What a search found: by words, how relevant, and the outlines and items that it read."""
 
     matches: Matches
     relevances: dict[int, Relevance]
     outlines: dict[int, Outline]
+    items: dict[int, Item]
 
 
 class Compiler:
@@ -88,9 +89,7 @@ class Compiler:
         found = self._search(request.goal, query, view, layer.candidates)
         matches = found.matches
         candidates = self._candidates(request.intent, found, view, layer, now)
-        chosen = choose(candidates, intent=request.intent, limit=limit)
-        items = self._engine.fetch([c.seq for c in chosen], view)
-        chosen = [c for c in chosen if c.seq in items]  # another process may have forgotten one
+        chosen, items = self._choose(candidates, request.intent, limit, view, found.items)
         evidence = self._engine.evidence(matches, list(items), view)
         # M-06: a contradiction counts wherever the caller may read it, not only in the pack's view.
         readable = view_of(principal, agent=request.agent_id)
@@ -146,17 +145,18 @@ class Compiler:
             outlines = self._outlines(close, view)
             current = _without_superseded(close, outlines)
             relevances = fuse(matches, current, embedder.lexical_share)
-        found = self._read_best(leading(relevances), view)
-        written = {i.seq: f"{i.title}\n{i.content}" for i in found[:COMPARED] if not is_turn(i)}
-        relevances = adjust(rerank(relevances, written), goal, query, found)
-        return _Found(matches, relevances, outlines)
+        items = self._read_best(leading(relevances), view)
+        compared = list(items.values())[:COMPARED]
+        written = {i.seq: f"{i.title}\n{i.content}" for i in compared if not is_turn(i)}
+        relevances = adjust(rerank(relevances, written), goal, query, list(items.values()))
+        return _Found(matches, relevances, outlines, items)
 
-    def _read_best(self, best: Sequence[int], view: View) -> list[Item]:
+    def _read_best(self, best: Sequence[int], view: View) -> dict[int, Item]:
         """Return the best items in order: those that are compared and, of a dialogue, more."""
         items = self._engine.fetch(best[:COMPARED], view)
         if sum(map(is_turn, items.values())) > len(items) / 2:
             items |= self._engine.fetch(best[COMPARED:], view)
-        return [items[seq] for seq in best if seq in items]
+        return {seq: items[seq] for seq in best if seq in items}
 
     def _outlines(self, close: Mapping[int, Closeness], view: View) -> dict[int, Outline]:
         """Return the current ones of these items and of their predecessors."""
@@ -193,6 +193,28 @@ class Compiler:
                     candidates.append(candidate(outline, newest_relevance(), newest=True))
         return candidates
 
+    def _choose(
+        self,
+        candidates: Sequence[Candidate],
+        intent: Intent,
+        limit: int,
+        view: View,
+        known: Mapping[int, Item],
+    ) -> tuple[list[Candidate], dict[int, Item]]:
+        """Return the items of a pack: of those about one envelope, the best (M-20)."""
+        items = dict(known)
+        while True:
+            chosen = choose(candidates, intent=intent, limit=limit)
+            unread = [c.seq for c in chosen if c.seq not in items]
+            if unread:
+                items |= self._engine.fetch(unread, view)
+            # Another process may have forgotten one.
+            chosen = [c for c in chosen if c.seq in items]
+            repeated = _repeated([items[c.seq] for c in chosen])
+            if not repeated:
+                return chosen, {c.seq: items[c.seq] for c in chosen}
+            candidates = [c for c in candidates if c.seq not in repeated]
+
     def _linked(self, seqs: Sequence[int], view: View) -> dict[int, list[LinkedItem]]:
         found: dict[int, list[LinkedItem]] = {seq: [] for seq in seqs}
         for linked in self._engine.linked(list(found), view):
@@ -200,12 +222,27 @@ class Compiler:
         return found
 
 
+def _repeated(items: Sequence[Item]) -> set[int]:
+    """Return the items about an envelope that an earlier one is about, too.
+
+    What an agent answers may be in its diary and in the memory of its pod.
+    """
+    envelopes: set[str | None] = set()
+    repeated: set[int] = set()
+    for item in items:
+        if item.is_about_envelope:
+            if item.source in envelopes:
+                repeated.add(item.seq)
+            envelopes.add(item.source)
+    return repeated
+
+
 def _without_superseded(
     close: Mapping[int, Closeness], current: Mapping[int, Outline]
 ) -> dict[int, Closeness]:
     """Drop superseded items, which still have vectors, also as predecessors (M-28)."""
     return {
-        seq: each if each.previous_seq in current else each._replace(previous_cosine=None)
+        seq: each if each.previous_seq in current else each._replace(previous=None)
         for seq, each in close.items()
         if seq in current
     }

@@ -17,7 +17,7 @@ from typing import Final
 
 from mcpp.scripts import UNSPACED
 from mcpp_agents.memory.search.neighbours import is_turn, speaker_of, spoken_text
-from mcpp_agents.memory.search.ranking import Relevance
+from mcpp_agents.memory.search.ranking import Relevance, turn_relevance
 from mcpp_agents.memory.search.terms import Query
 from mcpp_agents.memory.search.times import asks_when, tells_when
 from mcpp_agents.memory.storage.engine import Item
@@ -28,8 +28,6 @@ OTHER_SPEAKER: Final = 0.2
 NO_TIME: Final = 0.3
 NOTHING_TOLD: Final = 0.5
 _ENOUGH_WORDS: Final = 16
-# The part of a turn's relevance by words that its meaning replaces.
-_MORE_MEANING: Final = 0.25
 
 _SENTENCE: Final = re.compile(r"[^.!?…。！？؟]+[.!?…。！？؟]*")
 _QUESTION_MARKS: Final = frozenset("?？؟")
@@ -75,14 +73,8 @@ def adjust(
             factor *= 1 - OTHER_SPEAKER
         if wants_time and not tells_when(turn.content):
             factor *= 1 - NO_TIME
-        moved[turn.seq] = _as_turn(relevances[turn.seq]) * factor
+        moved[turn.seq] = turn_relevance(relevances[turn.seq]) * factor
     scale = best / max(moved.values())
     return dict(relevances) | {
         seq: replace(relevances[seq], fused=fused * scale) for seq, fused in moved.items()
     }
-
-
-def _as_turn(relevance: Relevance) -> float:
-    if relevance.meaning is None:
-        return relevance.fused
-    return relevance.fused + _MORE_MEANING * (relevance.meaning - relevance.fused)

@@ -12,17 +12,19 @@ the intent emphasizes, and new.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from mcpp_agents.memory.search.terms import Query
-from mcpp_agents.memory.storage.engine import Closeness, Evidence, Matches, Outline
+from mcpp_agents.memory.storage.engine import Closeness, Evidence, Matches, Outline, Similarity
 from mcpp_agents.memory.vocabulary import Intent, Layer, emphasis, facet_of
 
 # The part of an item's cosine that comes from its predecessor in its neighbourhood.
 _PREVIOUS_SHARE: Final = 0.3
+# The part of a turn's relevance by words that its meaning replaces.
+_TURN_MEANING: Final = 0.25
 # What a pair of adjacent words adds to the single words.
 _PAIR_WEIGHT: Final = 0.4
 # One word that occurs in a single item counts as this much of a complete match.
@@ -46,7 +48,7 @@ class Relevance:
     words: float
     cosine: float | None = None
     previous_cosine: float | None = None  # of its predecessor in its neighbourhood
-    meaning: float | None = None  # both cosines, relative to the best
+    as_turn: float | None = None  # if it is a turn of a dialogue, and has a vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,11 @@ def has_evidence(relevance: Relevance) -> bool:
     return relevance.words > 0 or close >= MEANINGFUL_COSINE
 
 
+def turn_relevance(relevance: Relevance) -> float:
+    """Return the relevance that an item has if it is a turn of a dialogue."""
+    return relevance.fused if relevance.as_turn is None else relevance.as_turn
+
+
 def fuse(
     matches: Matches,
     close: Mapping[int, Closeness] | None,
@@ -87,23 +94,34 @@ def fuse(
     words = {seq: score / most for seq, score in raw.items()} if most > 0 else {}
     if not close:
         return {seq: Relevance(score, score) for seq, score in words.items()}
-    cosines = {seq: _blended(each) for seq, each in close.items()}
-    high = max(cosines.values())
-    # With few candidates even the lowest may be good: zero is at most half of the best.
-    low = min(*cosines.values(), high / 2)
+    meanings = _relative({seq: _blended(each, _cosine) for seq, each in close.items()})
+    turns = _relative({seq: _blended(each, _contrasted) for seq, each in close.items()})
     share = lexical_share * _information(most, matches.visible) if words else 0.0
+    turn_share = (1 - _TURN_MEANING) * share
     found = {}
-    for seq in words.keys() | cosines.keys():
-        word, cosine = words.get(seq, 0.0), cosines.get(seq)
-        if cosine is None:  # not embedded yet: words alone
+    for seq in words.keys() | meanings.keys():
+        word, each = words.get(seq, 0.0), close.get(seq)
+        if each is None:  # not embedded yet: words alone
             found[seq] = Relevance(word, word)
         else:
-            meaning = (cosine - low) / (high - low) if high > low else 0.0
-            fused = share * word + (1 - share) * meaning
             found[seq] = Relevance(
-                fused, word, close[seq].cosine, close[seq].previous_cosine, meaning
+                fused=share * word + (1 - share) * meanings[seq],
+                words=word,
+                cosine=each.own.cosine,
+                previous_cosine=each.previous and each.previous.cosine,
+                as_turn=turn_share * word + (1 - turn_share) * turns[seq],
             )
     return found
+
+
+def _relative(values: Mapping[int, float]) -> dict[int, float]:
+    """Return the values relative to the best one."""
+    high = max(values.values())
+    # With few candidates even the lowest may be good: zero is at most half of the best.
+    low = min(*values.values(), high / 2)
+    return {
+        seq: (value - low) / (high - low) if high > low else 0.0 for seq, value in values.items()
+    }
 
 
 def _information(most: float, visible: int) -> float:
@@ -115,10 +133,19 @@ def _information(most: float, visible: int) -> float:
     return min(1.0, _ENOUGH * most / math.log1p(visible + 1))
 
 
-def _blended(close: Closeness) -> float:
-    if close.previous_cosine is None:
-        return close.cosine
-    return (1 - _PREVIOUS_SHARE) * close.cosine + _PREVIOUS_SHARE * close.previous_cosine
+def _blended(close: Closeness, of: Callable[[Similarity], float]) -> float:
+    own = of(close.own)
+    if close.previous is None:
+        return own
+    return (1 - _PREVIOUS_SHARE) * own + _PREVIOUS_SHARE * of(close.previous)
+
+
+def _cosine(similarity: Similarity) -> float:
+    return similarity.cosine
+
+
+def _contrasted(similarity: Similarity) -> float:
+    return similarity.mean
 
 
 def score(
@@ -145,15 +172,16 @@ def choose(candidates: Iterable[Candidate], *, intent: Intent, limit: int) -> li
     ranked = sorted(candidates, key=lambda c: (-c.score, -c.seq))
     if len(ranked) <= limit:
         return ranked
-    good = [c for c in ranked if c.score >= _SHARE_FLOOR * ranked[0].score]
-    shares = {facet: emphasis(intent, facet).share for facet in {c.facet for c in good}}
+    least = _SHARE_FLOOR * ranked[0].score
+    good = [(c, c.facet) for c in ranked if c.score >= least]
+    shares = {facet: emphasis(intent, facet).share for facet in {facet for _, facet in good}}
     # Shares that sum to more than the pack are reduced in proportion.
     total = max(1.0, math.fsum(shares.values()))
     reserved = {facet: int(limit * share / total) for facet, share in shares.items()}
     taken: set[int] = set()
-    for candidate in good:
-        if reserved[candidate.facet]:
-            reserved[candidate.facet] -= 1
+    for candidate, facet in good:
+        if reserved[facet]:
+            reserved[facet] -= 1
             taken.add(candidate.seq)
     left = (c.seq for c in ranked if c.seq not in taken)
     taken.update(islice(left, limit - len(taken)))

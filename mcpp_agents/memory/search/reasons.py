@@ -42,7 +42,8 @@ def reason(
     if candidate.newest:
         where = f" in project {item.project}" if item.project else ""
         parts.append(f"the latest {known_kind(item.kind, item.origin)}{where}")
-    if sibling := next((other for other in better if _same_context(other, item)), None):
+    context = _context_of(item)
+    if context and (sibling := next((x for x in better if _context_of(x) == context), None)):
         verb = "decided in" if candidate.facet == "decisions" else "from"
         parts.append(f"{verb} the same context as {_name(sibling)}")
     if contradicted_by:
@@ -74,13 +75,8 @@ def _display_terms(item: Item, evidence: Evidence, query: Query, matches: Matche
     return ([" ".join(pair.shown.split()) for pair in pairs] + parts + single)[:_SHOWN_TERMS]
 
 
-def _same_context(one: Item, other: Item) -> bool:
-    """Return whether both come from the same context; ids are reused, also between pods."""
-    context = _context_of(one)
-    return context is not None and context == _context_of(other)
-
-
 def _context_of(item: Item) -> tuple[object, object, object] | None:
+    """Return what identifies the context of an item; ids are reused, also between pods."""
     facts = item.metadata
     envelopes = facts.get("envelopes")
     return (facts.get("pod"), facts["context"], envelopes[0]) if envelopes else None

@@ -19,9 +19,9 @@ from typing import Final
 from mcpp_agents.memory.search.ranking import Relevance
 from mcpp_agents.memory.search.terms import words
 
-# How many of the best items are compared.
+# How many of the best items are compared; how many are read if most are turns of dialogues.
 COMPARED: Final = 50
-READ: Final = 200
+READ: Final = 400
 _NEIGHBOURS: Final = 10
 _SHARE: Final = 0.5
 # The sum of the squares at which the neighbours count in full, such as ten similarities of 0.055.

@@ -20,9 +20,13 @@ MAX_TERMS: Final = 48
 
 _RUN = re.compile(f"[{UNSPACED}]+")
 _WORD = re.compile(rf"[^\W_{UNSPACED}]+")
+# What is no word in ASCII becomes a space.
+_WORDS_ONLY = {code: " " for code in range(128) if not chr(code).isalnum()}
 # The ends of "it's", "don't" and "we'll" are not words.
 _CLITIC = re.compile(r"(?<=\w['\u2019])(?:s|t|d|m|re|ve|ll)\Z", re.IGNORECASE)
-_MIXED = re.compile(rf"(?:[^\W_]*[{UNSPACED}][^\W_]*)+")
+# Two linear patterns: one for runs that contain such a character takes the square of their length.
+_LETTERS = re.compile(rf"(?:[^\W_]|[{UNSPACED}])+")
+_UNSPACED_CHARACTER = re.compile(f"[{UNSPACED}]")
 
 # English words without information. In other languages the rarity weights take care of them.
 _STOP_WORDS: Final = """
@@ -77,7 +81,9 @@ def parse(goal: str) -> Query:
 
 def words(text: str, letters: int | None = None) -> dict[str, int]:
     """Return the significant words of a text, or their first letters, with their counts."""
-    found = _WORD.findall(text.lower())
+    text = text.lower()
+    # Most texts are ASCII, and splitting them at spaces takes a fifth of the time.
+    found = text.translate(_WORDS_ONLY).split() if text.isascii() else _WORD.findall(text)
     return Counter([word[:letters] for word in found if word not in _STOP])
 
 
@@ -104,7 +110,8 @@ def grams(text: str) -> str:
     if text.isascii():
         return ""
     plain = unicodedata.normalize("NFKC", text)
-    inside = [word for mixed in _MIXED.findall(plain) for word in _WORD.findall(mixed)]
+    mixed = filter(_UNSPACED_CHARACTER.search, _LETTERS.findall(plain))
+    inside = [word for run in mixed for word in _WORD.findall(run)]
     normalized = set(_WORD.findall(plain)).difference(_WORD.findall(text), inside)
     return " ".join([*_gram_list(plain, single=True), *inside, *sorted(normalized)])
 

@@ -3,17 +3,26 @@
 The agent reads the file itself, so no other participant receives its diary. It sees what the pod
 may see, and its own diary: all participants hear what it says, so other projects and private items
 of the file's owner are not in its packs.
+
+An entry of the diary is a copy of something said in the pod. So it names its envelopes as items
+that a listening memory has recorded do: it is erased with them (H-14), is not made where the
+context has opted out (M-33), and is in no pack beside the pod's item of the same answer (M-20).
 """
 
 import logging
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from mcpp import Envelope
+from mcpp.payloads import ContextInfo, Erased, opts_out
 from mcpp.prompts import ContextSummary
 from mcpp_agents.memory.access import Principal
+from mcpp_agents.memory.bus.envelope_text import kept_text, valid_time
 from mcpp_agents.memory.bus.summaries.summary_store import SummaryStore
 from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.packing.passages import sentences
 from mcpp_agents.memory.requests import (
+    BUS_SCHEME,
     MAX_CONTENT_CHARS,
     MAX_GOAL_CHARS,
     MIN_TOKEN_BUDGET,
@@ -21,6 +30,7 @@ from mcpp_agents.memory.requests import (
     clean,
 )
 from mcpp_agents.memory.store import MemoryStore
+from mcpp_agents.recent_ids import RecentIds
 
 logger = logging.getLogger("mcpp.memory")
 
@@ -37,7 +47,9 @@ class AgentMemory:
     def __init__(self, store: MemoryStore, *, pod: str, agent: str) -> None:
         home = f"pod:{pod}"
         self._summaries = SummaryStore(store, pod)
+        self._pod = pod
         self._agent = agent
+        self._opted_out = RecentIds()
         self._store = store.acting_as(Principal(home, frozenset({home})), author=agent)
 
     def recall(self, goal: str, *, max_tokens: int) -> str:
@@ -68,17 +80,73 @@ class AgentMemory:
             logger.warning("cannot read the summaries of open contexts: %s", error)
             return []
 
-    def remember(self, question: str, answer: str, *, asked_by: str, id: str) -> None:
-        """Store an answered question in the agent's diary, once."""
-        asked, found = clean(question).strip(), clean(answer).strip()
+    def observe(self, envelope: Envelope, contexts: Mapping[str, ContextInfo]) -> None:
+        """Note whether an envelope excludes its context from memory (M-33)."""
+        context = envelope.context
+        if context is not None and opts_out(context.metadata):
+            known = contexts.get(context.id)
+            if known is None or known.creator in (None, envelope.sender):
+                self._opted_out.add(context.id)
+
+    def remember(
+        self,
+        question: Envelope,
+        answer: str,
+        *,
+        conclusion: Envelope | None,
+        lineage: Sequence[str],
+    ) -> None:
+        """Store an answered question in the agent's diary, once.
+
+        Args:
+            question: the chat message.
+            answer: the text of the answer.
+            conclusion: where the answer was said; None if there was no room for it in the pod.
+            lineage: the context of the agent's work and those above it, the root first.
+        """
+        asked, found = kept_text(question).strip(), clean(answer).strip()
         title = next(iter(sentences(asked)), "A question")[:_MAX_TITLE_CHARS]
+        said = conclusion or question
         draft = MemoryDraft(
             title=title,
-            content=f"{asked_by} asked: {asked}\n\nAnswer: {found}"[:MAX_CONTENT_CHARS],
+            # Not `NAME: …`, which would be a turn of a dialogue (M-28).
+            content=f"@{question.sender} asked: {asked}\n\nAnswer: {found}"[:MAX_CONTENT_CHARS],
             agent_id=self._agent,
-            idempotency_key=f"asked:{id}",
+            source=f"{BUS_SCHEME}{self._pod}/{lineage[-1]}#{said.id}",
+            valid_at=valid_time(said.ts),
+            idempotency_key=f"asked:{question.id}",
         )
+        metadata = {
+            "pod": self._pod,
+            "context": lineage[-1],
+            "lineage": list(lineage),
+            "participants": sorted({question.sender, self._agent}),
+            "began": valid_time(question.ts),
+        }
         try:
-            self._store.remember_many([draft])
+            if not self._is_excluded(question, lineage):
+                self._store.remember_many([draft], metadata=metadata)
         except MemoryStoreError as error:
             logger.warning("cannot remember the answer: %s", error)
+
+    def erase(self, erased: Erased, *, until: float | None = None) -> None:
+        """Erase what was derived from entries that were erased from the log (H-14).
+
+        `until` is the Unix time of the erasure; None: now.
+        """
+        try:
+            self._store.erase_recorded(
+                context=erased.context,
+                participant=erased.participant,
+                before=erased.before,
+                until=until,
+            )
+        except MemoryStoreError as error:
+            logger.error("cannot erase what the log has erased: %s", error)  # noqa: TRY400
+
+    def _is_excluded(self, question: Envelope, lineage: Sequence[str]) -> bool:
+        """Return whether the question or a context above the answer is excluded (M-33)."""
+        if question.context is not None and opts_out(question.context.metadata):
+            return True
+        known = self._store.opted_out()  # what a listening memory on the same file knows
+        return any(id in self._opted_out or id in known for id in lineage)

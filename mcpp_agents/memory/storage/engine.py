@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from mcpp_agents.memory.access import View
-from mcpp_agents.memory.requests import to_seconds
+from mcpp_agents.memory.requests import BUS_SCHEME, to_seconds
 from mcpp_agents.memory.search.terms import Pair, Query
 
 
@@ -41,6 +41,11 @@ class Item:
     idempotency_key: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     seq: int = 0
+
+    @property
+    def is_about_envelope(self) -> bool:
+        """Return whether the source is the address of an envelope in a pod (M-34)."""
+        return self.source is not None and self.source.startswith(BUS_SCHEME)
 
     @property
     def since(self) -> float:
@@ -100,15 +105,44 @@ class Evidence:
     nearby: list[str] = field(default_factory=list)
 
 
+# How many of the nearest vectors a contrast is to, and how many times as many are compared.
+CONTRASTED: Final = 50
+WIDER: Final = 2
+# A vector no farther from the mean of the nearest is the mean: its contrast is its cosine.
+LEAST_DISTANCE: Final = 0.001
+
+
+class Similarity(NamedTuple):
+    """How similar a vector is to that of a goal.
+
+    The contrast is the cosine after the mean of the nearest vectors of the view was subtracted from
+    both: it leaves out what the item shares with the others that are near, such as the subject of
+    all of them, or the name of a speaker.
+    """
+
+    cosine: float
+    contrast: float
+
+    @property
+    def mean(self) -> float:
+        """The mean of both, by which items are ranked."""
+        return (self.cosine + self.contrast) / 2
+
+
 class Closeness(NamedTuple):
-    """The cosines of an item and of its predecessor in its neighbourhood with a goal.
+    """How similar an item and its predecessor in its neighbourhood are to a goal.
 
     An answer is relevant to a goal if the question before it is ("Which port?" "8787.").
     """
 
-    cosine: float
-    previous_seq: int | None
-    previous_cosine: float | None
+    own: Similarity
+    previous_seq: int | None = None
+    previous: Similarity | None = None
+
+    @property
+    def best(self) -> float:
+        """The higher one of both means."""
+        return self.own.mean if self.previous is None else max(self.own.mean, self.previous.mean)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +191,8 @@ class Engine(Protocol):
     def find_by_key(self, principal: str, author: str | None, key: str) -> Item | None:
         """Return the item stored under an idempotency key."""
 
-    def recorded(self, principal: str) -> list[Item]:
-        """Return everything that a principal stored from the bus."""
+    def stored_by(self, principal: str) -> list[Item]:
+        """Return everything that a principal stored."""
 
     def outline(self, seqs: Sequence[int], view: View) -> list[Outline]:
         """Return the outlines of those items that are in the view and not superseded."""
@@ -196,6 +230,8 @@ class Engine(Protocol):
         """Return the items of the view whose vectors are nearest, and those in `also`.
 
         `vector` is a unit vector of 32-bit floats. Superseded items may be among the nearest.
+        Contrasts are to the `CONTRASTED` nearest of the view. `WIDER` times as many as wanted are
+        compared, so that those with a high contrast are among them.
         """
 
     def close(self) -> None:

@@ -72,8 +72,8 @@ class ItemQueries:
         where = "m.principal = ? AND coalesce(m.author, '') = ? AND m.idempotency_key = ?"
         return next(iter(self._select(None, where, principal, author or "", key)), None)
 
-    def recorded(self, principal: str) -> list[Item]:
-        return self._select(None, "m.principal = ? AND m.origin = 'bus'", principal)
+    def stored_by(self, principal: str) -> list[Item]:
+        return self._select(None, "m.principal = ?", principal)
 
     def fetch(self, seqs: Sequence[int], view: View) -> dict[int, Item]:
         where = f"m.seq {self._among} AND m.superseded = 0"
@@ -98,23 +98,23 @@ class ItemQueries:
         return self._outlines(view, where, self._list(list(kinds)), limit, end=end)
 
     def linked(self, seqs: Sequence[int], view: View) -> list[LinkedItem]:
-        found: list[LinkedItem] = []
         with self._sql.reading():
             inside, values = self._condition(view)
-            for here, there in (("source", "target"), ("target", "source")):
-                rows = self._sql.all(
-                    f"SELECT r.{here}, r.relationship, {ITEM_COLUMNS} FROM relation r"
-                    f" JOIN memory m ON m.seq = r.{there} JOIN scope s ON s.id = m.scope"
-                    f" WHERE r.{here} {self._among} AND m.superseded = 0{inside}"
-                    " ORDER BY m.seq DESC",
-                    self._list(list(seqs)),
-                    *values,
-                )
-                found += [
-                    LinkedItem(of, item_from_row(row), relationship, here == "source")
-                    for of, relationship, *row in rows
-                ]
-        return found
+            directions = [
+                f"SELECT {outgoing} AS outgoing, r.{here}, r.relationship, {ITEM_COLUMNS}"
+                f" FROM relation r JOIN memory m ON m.seq = r.{there}"
+                " JOIN scope s ON s.id = m.scope"
+                f" WHERE r.{here} {self._among} AND m.superseded = 0{inside}"
+                for outgoing, here, there in ((1, "source", "target"), (0, "target", "source"))
+            ]
+            rows = self._sql.all(
+                f"{' UNION ALL '.join(directions)} ORDER BY outgoing DESC, seq DESC",
+                *[self._list(list(seqs)), *values] * 2,
+            )
+        return [
+            LinkedItem(of, item_from_row(row), relationship, bool(outgoing))
+            for outgoing, of, relationship, *row in rows
+        ]
 
     def _select(self, view: View | None, where: str, *values: Any, end: str = "") -> list[Item]:
         start = f"SELECT {ITEM_COLUMNS} {FROM_ITEMS}"

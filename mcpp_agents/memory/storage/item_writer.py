@@ -113,22 +113,22 @@ class ItemWriter:
         execute("DELETE FROM memory WHERE seq = ?", [seq])
         if neighbourhood:  # an item without a neighbourhood has no neighbours
             self._reindex_around(scope, neighbourhood, seq)
-            execute(
-                "UPDATE memory SET before = NULL"
-                " WHERE scope = ? AND neighbourhood = ? AND before = ?",
-                [scope, neighbourhood, seq],
-            )
+            self._replace_before(scope, neighbourhood, seq)
         for target in superseded:
             self._update_superseded(target)
 
     # Neighbours in a neighbourhood
 
-    def _latest(self, scope: int, neighbourhood: str) -> tuple[int, Item] | None:
+    def _latest(
+        self, scope: int, neighbourhood: str, *, until: int | None = None
+    ) -> tuple[int, Item] | None:
+        bound, values = ("", []) if until is None else (" AND m.seq < ?", [until])
         rows = self._connection.all(
             f"SELECT {ITEM_COLUMNS} {FROM_ITEMS} WHERE m.scope = ? AND m.neighbourhood = ?"
-            " AND m.superseded = 0 ORDER BY m.seq DESC LIMIT 1",
+            f"{bound} AND m.superseded = 0 ORDER BY m.seq DESC LIMIT 1",
             scope,
             neighbourhood,
+            *values,
         )
         return (rows[0][0], item_from_row(rows[0])) if rows else None
 
@@ -152,6 +152,23 @@ class ItemWriter:
             )
         for (each,) in sorted(found):
             self._set_near(each, self._neighbour_texts(scope, neighbourhood, each))
+
+    def _replace_before(self, scope: int, neighbourhood: str, removed: int) -> None:
+        """Let the item that followed a removed one follow the item before that."""
+        following = self._connection.all(
+            f"SELECT {ITEM_COLUMNS} {FROM_ITEMS}"
+            " WHERE m.scope = ? AND m.neighbourhood = ? AND m.before = ?",
+            scope,
+            neighbourhood,
+            removed,
+        )
+        for row in following:
+            before = self._latest(scope, neighbourhood, until=removed)
+            is_near = before and are_neighbours(before[1], item_from_row(row))
+            self._connection.execute(
+                "UPDATE memory SET before = ? WHERE seq = ?",
+                [before[0] if before and is_near else None, row[0]],
+            )
 
     def _neighbour_texts(self, scope: int, neighbourhood: str, seq: int) -> list[str]:
         """Return the texts of an item's neighbours, at most one before and one after it."""

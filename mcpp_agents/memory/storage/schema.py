@@ -6,13 +6,12 @@ import time
 from typing import Final
 
 from mcpp_agents.memory.errors import MemoryStoreError
+from mcpp_agents.memory.search.tokenizer import TOKENIZER
 
-VERSION: Final = 1
+VERSION: Final = 2
 BUSY_SECONDS: Final = 30.0
 # Tables that tell a memory file from another program's; the version number alone proves nothing.
 _OUR_TABLES: Final = frozenset({"memory", "memory_index", "audit"})
-
-TOKENIZER: Final = "tokenize = 'porter unicode61 remove_diacritics 2'"
 
 # The index is external-content: it keeps no second copy of the text. Its columns must match the
 # weights in fts_table.py. Every search reads all segments of the index, so they are merged earlier
@@ -25,7 +24,8 @@ TOKENIZER: Final = "tokenize = 'porter unicode61 remove_diacritics 2'"
 #   grams              character pairs of scripts without spaces
 #   since              when the item became true
 #   more               fields that no query selects by, as JSON
-#   tally              the number of items, which SQLite would count by reading them all
+#   word_list          the words of an item, in order, as codes (see FtsTable)
+#   tally              the number of items and of their words, which would take reading them all
 #   forgotten          rows that processes which cache them must drop
 #   vector_seq         without it, every removal would scan all vectors
 #   memory_superseded  superseded items, which every pack leaves out, are few
@@ -68,6 +68,10 @@ CREATE VIRTUAL TABLE memory_index USING fts5 (
 );
 INSERT INTO memory_index (memory_index, rank) VALUES ('automerge', 2);
 INSERT INTO memory_index (memory_index, rank) VALUES ('crisismerge', 4);
+CREATE TABLE word_list (
+    seq INTEGER PRIMARY KEY REFERENCES memory,
+    words TEXT NOT NULL
+);
 CREATE TABLE relation (
     source INTEGER NOT NULL REFERENCES memory,
     relationship TEXT NOT NULL,
@@ -83,9 +87,10 @@ CREATE TABLE vector (
     UNIQUE (model, seq)
 );
 CREATE TABLE tally (
-    items INTEGER NOT NULL
+    items INTEGER NOT NULL,
+    words INTEGER NOT NULL
 );
-INSERT INTO tally (items) VALUES (0);
+INSERT INTO tally (items, words) VALUES (0, 0);
 CREATE TABLE audit (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     at REAL NOT NULL,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mcpp_agents.memory.access import View
 from mcpp_agents.memory.errors import StoreUnavailable
 from mcpp_agents.memory.search.terms import Query
+from mcpp_agents.memory.search.tokenizer import Tokenizer
 from mcpp_agents.memory.storage.audit_log import AuditLog
 from mcpp_agents.memory.storage.connection import SqliteConnection
 from mcpp_agents.memory.storage.engine import (
@@ -80,7 +81,8 @@ class SqliteEngine(ItemQueries):
         self._busy_seconds = busy_seconds
         self._purged_at_once = purged_at_once
         self._masks = ViewMasks(self._connection.raw)
-        self._table = FtsTable(self._connection.raw)
+        self._tokenizer = Tokenizer()
+        self._table = FtsTable(self._connection.raw, self._tokenizer)
         self._words = WordIndex(self._table)
         self._items = SqliteItemWriter(self._connection, self._table)
         self._audit_log = AuditLog(self._connection)
@@ -95,6 +97,7 @@ class SqliteEngine(ItemQueries):
             self._write_pending_audit(_CLOSE_WAIT_SECONDS)
             self._audit_log.log_pending()
             self._connection.raw.close()
+        self._tokenizer.close()
 
     # Writes
 
@@ -220,6 +223,14 @@ class SqliteEngine(ItemQueries):
             "SELECT mark, seq FROM forgotten WHERE mark > ? ORDER BY mark", mark
         )
         return [Removal(*row) for row in rows]
+
+    def previous_of(self, seqs: Iterable[int]) -> dict[int, int | None]:
+        """Return the neighbour before each of these items."""
+        rows = self._connection.all(
+            "SELECT seq, before FROM memory WHERE seq IN (SELECT value FROM json_each(?))",
+            json.dumps(list(seqs)),
+        )
+        return dict(rows)
 
     @property
     def _vector_of_item(self) -> str:

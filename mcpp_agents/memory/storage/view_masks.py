@@ -10,6 +10,7 @@ import sqlite3
 from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any, Final
 
 from mcpp_agents.memory.storage.item_queries import Condition
@@ -77,10 +78,28 @@ def mask_of(seqs: Collection[int]) -> Mask:
     return bytes(visible)
 
 
-def mask_condition(mask: Mask | None, since: int = 0) -> Condition:
-    """Return the condition on `memory_index` that keeps a query to the mask's rows after a row."""
+def newest_start(mask: Mask | None, last: int, count: int) -> int:
+    """Return the row after which so many visible rows follow; 0 if there are not so many."""
     if mask is None:
-        return (" AND rowid > ?", [since]) if since else ("", [])
-    first, last = max(since, mask.find(1)) + 1, mask.rfind(1) + 1
-    where = " AND rowid BETWEEN ? AND ? AND substr(?, memory_index.rowid, 1) = x'01'"
-    return where, [first, last, mask]
+        return max(last - count, 0)
+    start = len(mask)
+    while count > 0 and (start := mask.rfind(1, 0, start) + 1):
+        end, start = start, max(start - count, 0)
+        count -= mask.count(1, start, end)
+    return start
+
+
+def newest_rows(mask: Mask | None, last: int, count: int) -> list[int]:
+    """Return the newest visible rows; a mask of None shows all up to the last."""
+    start = newest_start(mask, last, count)
+    if mask is None:
+        return list(range(start + 1, last + 1))
+    return list(compress(range(start + 1, len(mask) + 1), memoryview(mask)[start:]))
+
+
+def mask_condition(mask: Mask | None, since: int = 0) -> Condition:
+    """Return the condition on `memory_index`: rows after `since` that the mask shows."""
+    if mask is None:
+        return (" AND memory_index.rowid > ?", [since]) if since else ("", [])
+    where = " AND memory_index.rowid BETWEEN ? AND ? AND substr(?, memory_index.rowid, 1) = x'01'"
+    return where, [max(since, mask.find(1)) + 1, mask.rfind(1) + 1, mask]

@@ -1,39 +1,52 @@
 """Search by words in FTS5, with corrected BM25 weights.
 
 FTS5's own `bm25()` gives a weight near zero to every term that occurs in half of the rows or more,
-which in a small store is most terms. So each term is scored on its own, FTS5's weight is divided
-out, and Lucene's formula, which never reaches zero, replaces it.
+which in a small store is most terms; and it takes the weight, and the average length, from the
+whole file. So each term is scored on its own, the frequency is computed from FTS5's score, and
+scored again: with Lucene's weight, which never reaches zero, and the average length of the view.
 
 Reading the rows of a term takes 0.1 µs per row, scoring them 1 µs and more, so common words alone
 could use up a pack's 50 ms. Hence the rarest terms select the candidates, as many as a budget of
-rows allows. More common terms are scored among these candidates only, and the most common just
-count as present, which is what BM25 gives for one occurrence in a row of average length. If even
-the rarest term is common, only those of its rows are scored that other terms also match, and the
-newest ones. How common such a term is, is estimated from the newest rows. All counts are of rows
-that the view shows. While all rows fit the budget, as in most files, the result is exact.
+rows allows. The others are looked for in the word lists of the best candidates, and so are pairs.
+If even the rarest term is common, only those of its rows are scored that other terms also match,
+and the newest ones. How common such a term is, is estimated from the newest rows. While all rows
+fit the budget, as in most files, the result is exact.
+
+What is found, in which order and with which points, depends only on rows that the view shows
+(M-12): counts, samples and the average length are of these rows. Other rows only cost time.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import accumulate
 from typing import Final
 
 from mcpp_agents.memory.search.terms import Pair, Query
 from mcpp_agents.memory.storage.engine import Evidence, Matches, PairMatch
-from mcpp_agents.memory.storage.fts_table import FtsTable, quoted
-from mcpp_agents.memory.storage.view_masks import Mask, mask_of
+from mcpp_agents.memory.storage.fts_table import (
+    FtsTable,
+    WordList,
+    frequency_in,
+    is_own,
+    length_of,
+    quoted,
+)
+from mcpp_agents.memory.storage.view_masks import Mask, mask_of, newest_rows, newest_start
 
 # Other terms that help to select the rows of a common term.
 _MAX_OTHER_TERMS: Final = 4
-# The cost of skipping a row that the view does not show, as a fraction of scoring it.
-_SKIP_COST: Final = 0.3
-# Up to this many rows, single lookups are as fast as reading all rows that match.
-_FEW_ROWS: Final = 8
+# The newest rows whose average length is that of a view.
+_MEASURED_ROWS: Final = 500
 _TITLE_COLUMNS: Final = "{title keys}"
 _OWN_COLUMNS: Final = "{title content keys grams}"
+# As in FTS5's bm25(): the saturation of frequency, and the weight of length.
+K1: Final = 1.2
+B: Final = 0.75
+_SHORT: Final = K1 * (1 - B)
+_LEAST_REST: Final = 1e-6
 # The weight that FTS5 gives to a term in half of the rows or more.
 _MIN_FTS_WEIGHT: Final = 1e-6
 
@@ -42,11 +55,10 @@ _MIN_FTS_WEIGHT: Final = 1e-6
 class RowBudget:
     """Limits on the rows read for one goal."""
 
-    scored_rows: int = 2_500  # to select candidates: about 5 ms
+    scored_rows: int = 1_000  # to select candidates: about 3 ms
     common_rows: int = 5_000  # terms with more rows are too slow to score in full
-    sampled_rows: int = 4_000  # newest rows, from which frequencies are estimated
+    sampled_rows: int = 2_000  # newest rows, from which frequencies are estimated
     min_sample: int = 30  # matching rows that make an estimate good enough
-    paired_rows: int = 10_000  # newest rows, in which pairs are counted
 
 
 _BUDGET: Final = RowBudget()
@@ -54,14 +66,15 @@ _BUDGET: Final = RowBudget()
 
 @dataclass(frozen=True, slots=True)
 class _Frequencies:
-    """How often the terms of a query occur, and what it costs to score them."""
+    """How often the terms of a query occur in the view, and how long its rows are."""
 
-    total: int  # rows in the file
-    visible: int  # rows in the view
+    visible: int  # current rows in the view
     last: int  # highest row number
-    counts: Mapping[str, int]  # in the file
-    rarity: Mapping[str, float]  # in the view, of the terms that occur there
-    cost: Mapping[str, int]
+    average: float  # words of a row in the view
+    file_average: float  # words of a row in the file
+    total: int  # rows in the file
+    counts: Mapping[str, int]
+    rarity: Mapping[str, float]  # of the terms that occur
 
 
 class WordIndex:
@@ -72,82 +85,66 @@ class WordIndex:
         self._budget = budget
 
     def match(self, query: Query, mask: Mask | None, limit: int) -> Matches:
-        """Return the best rows that a mask shows; a mask of None shows the whole file."""
+        """Return the best current rows that a mask shows; a mask of None shows the whole file."""
+        mask = self._without_superseded(mask)
         frequencies = self._frequencies(query.terms, mask)
-        search = _WordSearch(self._table, self._budget, frequencies, self._without_superseded(mask))
-        leading = search.select_candidates(limit)
-        best = search.refine(leading, limit)
-        leaders = " OR ".join(map(quoted, search.terms[:leading]))
-        both = {pair: search.rows_with_both(pair).intersection(best) for pair in query.pairs}
+        search = _WordSearch(self._table, self._budget, frequencies, mask)
+        best = search.refine(search.select_candidates(limit), limit)
         pairs = []
-        for pair, seqs in self._rows_with_pairs(both, leaders).items():
-            count = self._estimate_pair(pair, mask, frequencies.last, len(seqs))
+        for pair, seqs in self._rows_with_pairs(query.pairs, search, best).items():
+            count = max(len(seqs), self._estimate_pair(pair, mask, frequencies))
             pairs.append(PairMatch(pair, rarity_of(frequencies.visible, count), seqs))
         words = {seq: search.points[seq] for seq in best}
         return Matches(words, search.holders, pairs, frequencies.rarity, frequencies.visible)
 
     def _frequencies(self, terms: Sequence[str], mask: Mask | None) -> _Frequencies:
-        """Count the terms.
+        """Count the terms, and measure the rows.
 
-        Rarity is counted in the view: otherwise the weight of a word would reveal whether it occurs
-        in rows that the caller may not see (M-12).
+        Both in the view: otherwise scores would reveal whether a word occurs in rows that the
+        caller may not see, and how long they are (M-12).
         """
-        [(total, last)] = self._table.all(
-            "SELECT items, (SELECT coalesce(max(seq), 0) FROM memory) FROM tally"
+        [(total, words, last)] = self._table.all(
+            "SELECT items, words, (SELECT coalesce(max(seq), 0) FROM memory) FROM tally"
         )
         visible = total if mask is None else mask.count(1)
-        if 2 * visible >= total:  # what most of the file contains, tells about all of it
-            seen = {term: self._estimate(quoted(term), mask, last) for term in terms}
-            counts = {term: round(count * total / max(visible, 1)) for term, count in seen.items()}
-        else:
-            counts = {term: self._estimate(quoted(term), None, last) for term in terms}
-            found = [term for term, count in counts.items() if count]
-            seen = {term: self._estimate(quoted(term), mask, last) for term in found}
-        rarity = {term: rarity_of(visible, count) for term, count in seen.items() if count}
-        cost = {t: seen[t] + int(_SKIP_COST * (counts[t] - seen[t])) for t in rarity}
-        return _Frequencies(total, visible, last, counts, rarity, cost)
+        start_of = cache(partial(newest_start, mask, last))
+        counts = {t: self._estimate(quoted(t), mask, visible, start_of) for t in terms}
+        rarity = {term: rarity_of(visible, count) for term, count in counts.items() if count}
+        lengths = self._table.lengths(newest_rows(mask, last, _MEASURED_ROWS))
+        return _Frequencies(
+            visible,
+            last,
+            max(sum(lengths), 1) / max(len(lengths), 1),
+            max(words, 1) / max(total, 1),
+            total,
+            counts,
+            rarity,
+        )
 
     def evidence(self, matches: Matches, seqs: Sequence[int]) -> dict[int, Evidence]:
         """Return which terms these rows contain, and which only their neighbours contain."""
         found = {seq: Evidence() for seq in seqs}
-        unmatched = [seq for seq in seqs if seq not in matches.words]
-        shared = set(self._table.rows_with_neighbours(seqs))
-        for term, holders in matches.holders.items():
-            holding = set(seqs) & holders
-            if unmatched:
-                holding.update(self._table.look_up(quoted(term), unmatched))
-            uncertain = sorted(shared & holding)
-            own = (
-                self._table.look_up(f"{_OWN_COLUMNS} : {quoted(term)}", uncertain)
-                if uncertain
-                else []
-            )
-            for seq in holding:
-                is_own = seq not in shared or seq in own
-                (found[seq].terms if is_own else found[seq].nearby).append(term)
+        terms = list(matches.rarity)
+        codes = list(zip(terms, self._table.codes(terms), strict=True))
+        for seq, words in self._table.word_lists(seqs).items():
+            for term, code in codes:
+                if code in words:
+                    own, nearby = found[seq].terms, found[seq].nearby
+                    (own if is_own(words, code) else nearby).append(term)
         return found
 
     def _rows_with_pairs(
-        self, both: Mapping[Pair, AbstractSet[int]], leaders: str
+        self, pairs: Sequence[Pair], search: "_WordSearch", best: Sequence[int]
     ) -> dict[Pair, frozenset[int]]:
-        """Return which rows, of those with both words of a pair, contain the pair.
-
-        All rows are matched by the leading terms. Most contain no pair: finding those that contain
-        any takes two thirds of the time of asking for each pair.
-        """
-        likely: AbstractSet[int] = set().union(*both.values())
-        if len(likely) > _FEW_ROWS:
-            any_pair = " OR ".join(_paired(pair) for pair, seqs in both.items() if seqs)
-            likely = set(self._table.rows(f"({leaders}) AND ({any_pair})", mask_of(likely)))
+        """Return which of the best rows contain each pair, of the pairs that any contains."""
+        both = {pair: search.rows_with_both(pair).intersection(best) for pair in pairs}
+        lists = search.word_lists(set().union(*both.values()))
+        codes = self._table.codes([f"{pair.first} {pair.second}" for pair in pairs])
         found = {
-            pair: self._rows_with_pair(pair, seqs & likely, leaders) for pair, seqs in both.items()
+            pair: frozenset(seq for seq in seqs if seq in lists and is_own(lists[seq], code))
+            for (pair, seqs), code in zip(both.items(), codes, strict=True)
         }
         return {pair: seqs for pair, seqs in found.items() if seqs}
-
-    def _rows_with_pair(self, pair: Pair, seqs: AbstractSet[int], leaders: str) -> frozenset[int]:
-        if len(seqs) <= _FEW_ROWS:
-            return frozenset(self._table.look_up(_paired(pair), list(seqs)) if seqs else ())
-        return frozenset(self._table.rows(f"({leaders}) AND {_paired(pair)}", mask_of(seqs)))
 
     def _without_superseded(self, mask: Mask | None) -> Mask | None:
         """Return a mask without the superseded rows."""
@@ -163,37 +160,38 @@ class WordIndex:
                 visible[seq - 1] = 0
         return bytes(visible)
 
-    def _estimate(self, expression: str, mask: Mask | None, last: int) -> int:
+    def _estimate(
+        self, expression: str, mask: Mask | None, visible: int, start_of: Callable[[int], int]
+    ) -> int:
         """Return how many rows match; a large number is estimated from the newest rows."""
-        since = last - self._budget.sampled_rows
-        if since > self._budget.sampled_rows:
-            sample = self._table.count(expression, mask, since)
-            if sample >= self._budget.min_sample:
-                return round(sample * _ratio(mask, since, last))
+        sampled = self._budget.sampled_rows
+        while 2 * sampled < visible:
+            found = self._table.count(expression, mask, start_of(sampled))
+            if found >= self._budget.min_sample:
+                return round(found * visible / sampled)
+            sampled *= 4
         return self._table.count(expression, mask)
 
-    def _estimate_pair(self, pair: Pair, mask: Mask | None, last: int, known: int) -> int:
-        """Return how many rows contain a pair; in a large file, an estimate.
+    def _estimate_pair(self, pair: Pair, mask: Mask | None, of: _Frequencies) -> int:
+        """Return how many rows contain a pair; in a large view, an estimate.
 
         A pair is rare, but both of its words may be common: counting it in all rows takes several
         milliseconds.
         """
-        since = last - self._budget.paired_rows
-        if since <= self._budget.paired_rows:
+        sampled = 2 * self._budget.sampled_rows
+        if of.visible <= 2 * sampled:
             return self._table.count(_paired(pair), mask)
-        sample = self._table.count(_paired(pair), mask, since)
-        return max(known, round(sample * _ratio(mask, since, last)))
+        found = self._table.count(_paired(pair), mask, newest_start(mask, of.last, sampled))
+        return round(found * of.visible / sampled)
 
 
 class _WordSearch:
-    """One search, in passes over fewer and fewer rows.
+    """One search, in two passes.
 
     1. The rarest terms, as many as the budget allows, are scored in all rows: their rows are the
        candidates. While these are too few, the next term is scored as well; one that is too common
        to be scored in full, only among the candidates and its most promising rows.
-    2. Of the remaining terms, those too common to be scored add a constant to the best candidates
-       that contain them, four times as many as wanted.
-    3. The others are scored among the best of these, twice as many as wanted.
+    2. The other terms are scored among the best of these, four times as many as wanted.
 
     Owns the points of each row, and the rows in which each term was found.
     """
@@ -205,19 +203,20 @@ class _WordSearch:
         self._budget = budget
         self._frequencies = frequencies
         self._current = current
-        self.terms = sorted(frequencies.rarity, key=frequencies.cost.__getitem__)
+        self._lists: dict[int, WordList] = {}
+        self.terms = sorted(frequencies.rarity, key=frequencies.counts.__getitem__)
         self.points: defaultdict[int, float] = defaultdict(float)
         self.holders: dict[str, set[int]] = {}
 
     def select_candidates(self, limit: int) -> int:
         """Run pass 1 and return how many terms have been scored, the rarest ones."""
-        costs = [self._frequencies.cost[term] for term in self.terms]
-        leading = _affordable(costs, self._budget.scored_rows)
+        counts = [self._frequencies.counts[term] for term in self.terms]
+        leading = _affordable(counts, self._budget.scored_rows)
         for term in self.terms[:leading]:
             self._score(term, self._current)
         while len(self.points) < limit and leading < len(self.terms):
             among = self._current
-            if costs[leading] > self._budget.common_rows:
+            if counts[leading] > self._budget.common_rows:
                 promising = self._promising_rows(self.terms[leading:])
                 among = mask_of(self.points.keys() | promising)
             self._score(self.terms[leading], among)
@@ -225,30 +224,53 @@ class _WordSearch:
         return leading
 
     def refine(self, leading: int, limit: int) -> list[int]:
-        """Run passes 2 and 3 with the remaining terms, and return the best rows."""
-        leaders = " OR ".join(map(quoted, self.terms[:leading]))
+        """Run pass 2 with the remaining terms, and return the best rows."""
         rest = self.terms[leading:]
+        if not rest:
+            return _best(self.points, limit)
         close = _best(self.points, limit * 4)
-        for term in filter(self._is_common, rest):
-            present = self._table.rows(f"({leaders}) AND {quoted(term)}", mask_of(close))
-            self._add(term, [(seq, 1.0) for seq in present], self._frequencies.rarity[term])
-        chosen = _best({seq: self.points[seq] for seq in close}, limit * 2)
-        for term in rest:
-            if not self._is_common(term):
-                self._score(term, mask_of(chosen))
-        return _best({seq: self.points[seq] for seq in chosen}, limit)
+        average = self._frequencies.average
+        lists = [
+            (seq, words, K1 * (1 - B + B * length_of(words) / average))
+            for seq, words in self.word_lists(close).items()
+        ]
+        for term, code in zip(rest, self._table.codes(rest), strict=True):
+            first = code[0]  # found in half the time; most lists do not have it
+            found = [
+                (seq, frequency * (K1 + 1) / (frequency + damping))
+                for seq, words, damping in lists
+                if first in words and (frequency := frequency_in(words, code))
+            ]
+            self._add(term, found, self._frequencies.rarity[term])
+        return _best({seq: self.points[seq] for seq in close}, limit)
 
     def rows_with_both(self, pair: Pair) -> set[int]:
         """Return the rows in which both words of a pair were found."""
         return self.holders.get(pair.first, set()) & self.holders.get(pair.second, set())
 
-    def _is_common(self, term: str) -> bool:
-        return self._frequencies.counts[term] >= self._budget.common_rows
+    def word_lists(self, seqs: Collection[int]) -> dict[int, WordList]:
+        """Return the word lists of these rows; each is read once."""
+        unknown = [seq for seq in seqs if seq not in self._lists]
+        if unknown:
+            self._lists |= self._table.word_lists(unknown)
+        return {seq: self._lists[seq] for seq in seqs if seq in self._lists}
 
     def _score(self, term: str, among: Mask | None) -> None:
-        count = self._table.count(quoted(term))
-        weight = self._frequencies.rarity[term] / _fts_weight(self._frequencies.total, count)
-        self._add(term, self._table.bm25(quoted(term), among), weight)
+        of = self._frequencies
+        weight = _fts_weight(of.total, self._table.count(quoted(term)))
+        long, fts_long = K1 * B / of.average, K1 * B / of.file_average
+        # FTS5's score is weight * saturation, where frequency / (frequency + damping) is
+        # saturation / (K1 + 1). A frequency is a multiple of the lowest column's weight: rounding
+        # leaves no trace of other rows, nor of those that another process has just added.
+        found = []
+        for seq, points, length in self._table.bm25(quoted(term), among):
+            saturation = points / weight
+            # Another process may have changed the weight: a score may seem to be at its limit.
+            rest = max(K1 + 1 - saturation, _LEAST_REST)
+            exact = saturation * (_SHORT + fts_long * length) / rest
+            frequency = max(round(2 * exact), 1) / 2
+            found.append((seq, frequency * (K1 + 1) / (frequency + _SHORT + long * length)))
+        self._add(term, found, of.rarity[term])
 
     def _add(self, term: str, rows: Sequence[tuple[int, float]], weight: float) -> None:
         self.holders[term] = {seq for seq, _ in rows}
@@ -292,13 +314,6 @@ def _fts_weight(total: int, count: int) -> float:
     # Another process may add rows between the two counts.
     weight = math.log((max(total - count, 0) + 0.5) / (count + 0.5))
     return weight if weight > 0 else _MIN_FTS_WEIGHT
-
-
-def _ratio(mask: Mask | None, since: int, last: int) -> float:
-    """Return how many times as many rows a view has as it has after a row."""
-    if mask is None:
-        return last / (last - since)
-    return mask.count(1) / max(mask.count(1, since), 1)
 
 
 def _affordable(counts: Sequence[int], budget: int) -> int:

@@ -870,6 +870,72 @@ async def test_the_command_recalls_and_remembers(
         assert "Answer: In stall nine." in second
 
 
+class ProviderThatWaits:
+    """A provider that says it was asked, and answers when it may."""
+
+    def __init__(self) -> None:
+        self.asked = anyio.Event()
+        self.may_answer = anyio.Event()
+
+    async def reply(self, *request: object) -> Reply:
+        self.asked.set()
+        await self.may_answer.wait()
+        return Reply("In stall nine.", ())
+
+
+def erase(pod: MemoryPod, **what: str) -> None:
+    """Announce an erasure, as the gateway does once the log is erased."""
+    gateway: Any = pod.gateway
+    payload = {"entries": 1, **what}
+    gateway._hub.perform_all(gateway._pod._broadcast("system/erased", payload, 0.0))
+    gateway._deliver()
+
+
+@pytest.mark.rule("H-14", "M-48")
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_what_is_erased_from_the_log_is_erased_from_the_diary(
+    tmp_path: Path, *, is_answered: bool
+) -> None:
+    pod, provider = MemoryPod(), ProviderThatWaits()
+    with MemoryStore.open(tmp_path / "memory.db", embedder=None) as store:
+        diary = store.acting_as(Principal("pod:test", frozenset({"pod:test"})))
+        agent = ModelAgent("mind", provider, memory=store)
+        async with pod.connect("alice", own=True) as alice, pod.run(agent.participant):
+            with anyio.fail_after(BOUND):
+                if is_answered:
+                    provider.may_answer.set()
+                    await ask(alice, "Where are pears?")
+                    assert diary.context("pears", agent_id="mind").total_items == 1
+                    erase(pod, participant="alice")
+                else:  # while the model thinks
+                    asked = await alice.send("chat", {"text": "Where are pears?"}, to=["mind"])
+                    await provider.asked.wait()
+                    erase(pod, participant="alice")
+                    await anext(m async for m in alice if m.kind == "system/erased")
+                    provider.may_answer.set()
+                    await anext(m async for m in alice if m.correlation_id == asked.id and m.text)
+                while diary.context("pears", agent_id="mind").total_items:  # noqa: ASYNC110
+                    await anyio.sleep(0.01)  # no envelope announces it
+
+
+@pytest.mark.rule("M-33", "M-48")
+async def test_a_question_that_opts_out_of_memory_is_in_no_diary(tmp_path: Path) -> None:
+    pod, provider = MemoryPod(), ProviderThatWaits()
+    provider.may_answer.set()
+    with MemoryStore.open(tmp_path / "memory.db", embedder=None) as store:
+        diary = store.acting_as(Principal("pod:test", frozenset({"pod:test"})))
+        agent = ModelAgent("mind", provider, memory=store)
+        async with pod.connect("alice", own=True) as alice, pod.run(agent.participant):
+            with anyio.fail_after(BOUND):
+                async with alice.context("task", memory="off") as private:
+                    await private.send("reflection", {"thought": "About my salary."})
+                    asked = await private.send("chat", {"text": "Where are pears?"}, to=["mind"])
+                    await anext(m async for m in alice if m.correlation_id == asked.id and m.text)
+                assert diary.context("pears", agent_id="mind").total_items == 0
+                await ask(alice, "Where are pears?")
+                assert diary.context("pears", agent_id="mind").total_items == 1
+
+
 @APIS
 async def test_a_conclusion_says_how_many_tokens_were_used(pod: MemoryPod, api: str) -> None:
     script = [Scripted("", [("library__search", {"query": "x"})]), Scripted("Found.")]

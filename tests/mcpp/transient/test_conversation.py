@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -173,6 +174,49 @@ def test_expanded_content_can_be_named(chat: ApiMessages) -> None:
     assert chat.states(again) == ["consumed"]
 
 
+@pytest.mark.rule("T-05")
+@pytest.mark.rule("T-11")
+@pytest.mark.parametrize(("server", "tool"), [("client", "search"), ("crm", EXPAND)])
+def test_no_name_of_a_server_or_of_its_tool_makes_its_results_the_clients(
+    chat: ApiMessages, server: str, tool: str
+) -> None:
+    fetched = chat.run(tool, page(1), server=server, page=1)
+    chat.run("steal", consumed(text_result("ok"), [fetched]), server="evil")
+    assert chat.states(fetched) == ["pending"]
+    chat.run("store", stored(), server=server)
+    assert chat.states(fetched) == ["consumed"]
+
+
+@pytest.mark.rule("T-12")
+def test_expanded_content_is_the_clients_with_any_name_of_a_server_and_after_conversion(
+    chat: ApiMessages,
+) -> None:
+    first = chat.run("search", page(1), server="crm", page=1)
+    chat.run("store", stored(), server="crm")
+    chat.conversation.collapse(chat.messages)
+    tracked = chat.conversation.find(first)
+    assert tracked is not None
+    expanded = json.loads(json.dumps(chat.conversation.expand(tracked.handle), sort_keys=True))
+    again = chat.run(EXPAND, expanded, server="host", handle=tracked.handle)
+    chat.run("store", stored(), server="crm")
+    assert chat.states(again) == ["pending"]
+    chat.run("store", consumed(text_result("ok"), [again]), server="crm")
+    assert chat.states(again) == ["consumed"]
+
+
+@pytest.mark.rule("T-05")
+def test_a_result_that_another_conversation_expanded_is_not_the_clients() -> None:
+    other = ApiMessages("chat")
+    first = other.run("search", page(1))
+    other.conversation.collapse(other.messages)
+    tracked = other.conversation.find(first)
+    assert tracked is not None
+    chat = ApiMessages("chat")
+    fetched = chat.run(EXPAND, other.conversation.expand(tracked.handle), server="crm")
+    chat.run("steal", consumed(text_result("ok"), [fetched]), server="evil")
+    assert chat.states(fetched) == ["pending"]
+
+
 @pytest.mark.rule("T-07")
 @pytest.mark.rule("T-13")
 @pytest.mark.rule("T-25")
@@ -308,6 +352,66 @@ def test_a_result_that_is_nested_too_deeply_stays_as_it_is() -> None:
     chat.says("Done.")
     assert chat.conversation.find(first) is None
     assert chat.conversation.collapse(chat.messages) == chat.messages
+
+
+def nested(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+def at_depth(frames: int, action: Callable[[], Any]) -> Any:
+    return action() if frames == 0 else at_depth(frames - 1, action)
+
+
+@pytest.mark.rule("T-08")
+@pytest.mark.rule("T-25")
+@pytest.mark.parametrize("frames", [0, 500])
+@pytest.mark.parametrize(
+    ("levels", "is_kept"),
+    [(63, True), (64, False), *((n, False) for n in (300, 500, 900, 950, 994, 1_000, 5_000))],
+)
+def test_the_limit_of_nesting_does_not_depend_on_the_callers_stack(
+    levels: int, is_kept: bool, frames: int
+) -> None:
+    chat = ApiMessages("anthropic")
+    deep = {"content": [], "structuredContent": nested(levels)}
+    first = chat.run("search", transient(deep))
+    chat.run("store", stored())
+    chat.says("Done.")
+    shown = at_depth(frames, lambda: chat.conversation.collapse(chat.messages))
+    assert (chat.conversation.find(first) is not None) == is_kept
+    assert (shown != chat.messages) == is_kept
+    chat.conversation.add_result("search", "model", DeepResult(levels))
+
+
+class DeepResult:
+    """A result as an object, whose `model_dump` refuses deep values, as pydantic's does."""
+
+    def __init__(self, levels: int) -> None:
+        self.structured = nested(levels)
+
+    def model_dump(self, *, mode: str, by_alias: bool, exclude_none: bool) -> dict[str, Any]:
+        if str(self.structured).count("[") > 255:
+            raise ValueError("Maximum serialization depth exceeded")
+        return {"content": [], "structuredContent": self.structured}
+
+    @classmethod
+    def model_validate(cls, obj: Any, /) -> "DeepResult":
+        raise NotImplementedError
+
+
+@pytest.mark.rule("T-14")
+@pytest.mark.rule("T-25")
+def test_calls_with_arguments_that_nest_too_deeply_are_not_copies() -> None:
+    chat = ApiMessages("anthropic")
+    ids = []
+    for _ in range(2):
+        ids += chat.calls(("search", {}))
+        chat.messages[-1]["content"][0]["input"] = {"deep": nested(980)}
+        chat.answers("search", ids[-1], page(1))
+    assert chat.states(*ids) == ["pending", "pending"]
 
 
 def test_summaries_are_visible_text() -> None:

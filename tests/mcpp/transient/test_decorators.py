@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, NewType, Optional
 
 import anyio
 import pytest
@@ -169,9 +169,59 @@ def test_a_consumer_is_marked_unless_it_fails() -> None:
 
 
 @pytest.mark.rule("T-27")
+def test_both_orders_of_transient_and_consumes_keep_both_marks() -> None:
+    server = MCPServer("crm")
+    server.tool(name="one")(decorators.transient("activity")(decorators.consumes(as_list)))
+    server.tool(name="two")(decorators.consumes(decorators.transient("activity")(as_list)))
+    expected = Mark(True, "8 activity records (IDs: 72, 73, 74…)", consumed=True)
+    assert read_mark(call(server, "one", count=8)) == expected
+    assert read_mark(call(server, "two", count=8)) == expected
+
+
+@pytest.mark.rule("T-27")
 def test_mistakes_are_told_when_decorating() -> None:
     with pytest.raises(TypeError, match="no parameter 'ids'"):
         decorators.consumes("ids")(as_text)
+
+
+CallId = NewType("CallId", str)
+
+
+@pytest.mark.rule("T-27")
+@pytest.mark.parametrize(
+    "annotation",
+    [str, "str", str | None, Optional[str], Annotated[str, "an id"], CallId],  # noqa: UP045
+)
+def test_a_parameter_of_ids_that_is_text_is_told_when_decorating(annotation: Any) -> None:
+    def store(call_ids: Any) -> str:
+        return "Stored"
+
+    store.__annotations__["call_ids"] = annotation
+    with pytest.raises(TypeError, match="'call_ids' of store must be a list of ids"):
+        decorators.consumes("call_ids")(store)
+
+
+@pytest.mark.rule("T-27")
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_single_id_is_read_and_another_value_refused_before_the_tool_runs(
+    is_async: bool,
+) -> None:
+    stored: list[Any] = []
+
+    def store(call_ids: str | list[str] | Any) -> str:
+        stored.append(call_ids)
+        return "Stored"
+
+    async def store_async(call_ids: Any) -> str:
+        return store(call_ids)
+
+    server = MCPServer("crm")
+    server.tool(name="store")(decorators.consumes("call_ids")(store_async if is_async else store))
+    named = call(server, "store", call_ids="call-1")
+    assert read_mark(named) == Mark(consumed=True, consumes=("call-1",))
+    assert stored == ["call-1"]
+    assert call(server, "store", call_ids=5).is_error
+    assert stored == ["call-1"]
 
 
 @pytest.mark.rule("T-20")

@@ -103,6 +103,14 @@ def test_the_rule_does_not_mark_errors_or_results_already_marked_or_opted_out() 
     assert mark_by_rule(by_hand) == by_hand
 
 
+@pytest.mark.rule("T-03")
+def test_a_large_result_that_has_consumed_others_is_transient_too() -> None:
+    assert read_mark(mark_by_rule(consumed(records(50), ["c1"]))) == Mark(
+        True, summarize(records(50)), True, ("c1",)
+    )
+    assert not read_mark(mark_by_rule(consumed(records(4)))).transient
+
+
 SOURCE_STEPS: list[Any] = [
     {"order": 1, "title": "Look around"},
     {

@@ -11,6 +11,7 @@ from typing import Any, Final
 from mcpp_agents.memory.access import View, organization_and_project
 from mcpp_agents.memory.errors import StoreUnavailable
 from mcpp_agents.memory.search.terms import Query
+from mcpp_agents.memory.search.tokenizer import Tokenizer
 from mcpp_agents.memory.storage.audit_log import AuditLog
 from mcpp_agents.memory.storage.engine import (
     AuditEntry,
@@ -33,7 +34,6 @@ from mcpp_agents.memory.storage.postgres.vector_search import (
 )
 from mcpp_agents.memory.storage.postgres.word_search import PostingBudget, PostingSearch
 from mcpp_agents.memory.storage.postgres.word_table import PostingTable
-from mcpp_agents.memory.storage.postgres.words import Tokenizer
 
 logger = logging.getLogger("mcpp.memory")
 
@@ -276,13 +276,6 @@ class PostgresEngine(ItemQueries):
             found = [outline for seq in seqs if (outline := known.get(seq)) is not None]
             unknown = [seq for seq in seqs if seq not in known]
             return found + super().outline(unknown, view) if unknown else found
-
-    def fetch(self, seqs: Sequence[int], view: View) -> dict[int, Item]:
-        with self._database.reading():
-            known: dict[int, Item] = self._database.facts.setdefault((Item, view), {})
-            if unknown := [seq for seq in seqs if seq not in known]:
-                known |= super().fetch(unknown, view)
-            return {seq: known[seq] for seq in sorted(seqs) if seq in known}
 
     @property
     def _vector_of_item(self) -> str:

@@ -14,7 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
-from mcpp_agents.memory.storage.engine import Closeness, Outline
+from mcpp_agents.memory.storage.engine import (
+    CONTRASTED,
+    LEAST_DISTANCE,
+    WIDER,
+    Closeness,
+    Outline,
+    Similarity,
+)
 from mcpp_agents.memory.storage.postgres.database import (
     ALL,
     DEFAULT_EF,
@@ -29,8 +36,7 @@ logger = logging.getLogger("mcpp.memory")
 # an index of its own.
 EXACT_ITEMS: Final = 10_000
 _MAX_INDEXED_DIMENSIONS: Final = 4_000  # of pgvector's HNSW index on half precision
-# Candidates that an index scan keeps: for each one wanted, and at most. The least is DEFAULT_EF.
-_EF_FACTOR: Final = 2
+# Candidates that an index scan keeps: as many as are wanted, at most these, at least DEFAULT_EF.
 _MAX_EF: Final = 1_000
 # How long a process may not know of an index that another one has built.
 _KNOWN_SECONDS: Final = 60.0
@@ -164,56 +170,67 @@ class VectorTable:
     def nearest(
         self, model: StoredModel, vector: bytes, reach: Reach, *, limit: int, also: Iterable[int]
     ) -> NearestItems:
-        """Return the items whose cosine, or that of the item before them, is highest."""
+        """Return the items that are most similar, or the item before them is."""
         query = "[" + ",".join(map(str, struct.unpack(f"{model.dimensions}f", vector))) + "]"
-        top = self._top(model, query, reach, limit)
+        top = self._top(model, query, reach, WIDER * max(limit, CONTRASTED))
         kept = set(also)
         found = self._compare(model, query, reach, top, kept)
-        best = sorted(found.close.keys() - kept, key=lambda seq: -_best(found.close[seq]))[:limit]
+        best = sorted(found.close.keys() - kept, key=lambda seq: -found.close[seq].best)[:limit]
         close = {seq: found.close[seq] for seq in (*best, *(kept & found.close.keys()))}
         return NearestItems(close, found.outlines)
 
     def _compare(
         self, model: StoredModel, query: str, reach: Reach, top: list[int], also: AbstractSet[int]
     ) -> NearestItems:
-        """Return the exact cosines of items, and of those that come after one of the nearest.
+        """Return how similar items are, and those that come after one of the nearest.
 
-        Exact, because the query is not rounded to half precision.
+        The cosines are exact: the query is not rounded to half precision.
+
+        Args:
+            top: the nearest items, in order.
         """
         where, values = reach.condition("m")
         kind = f"vector({model.dimensions})"
+        own, previous = (f"{name}.data::{kind}" for name in "vb")
         rows: list[Any] = self._database.all(
-            f"WITH query AS MATERIALIZED (SELECT ?::{kind} AS data)"
-            f" SELECT m.seq, -(v.data::{kind} <#> query.data), m.before,"
-            f" -(b.data::{kind} <#> query.data), m.kind, m.since, m.superseded = 0{where}"
-            " FROM query, (SELECT unnest(?::bigint[]) AS seq"
+            f"WITH query AS MATERIALIZED (SELECT ?::{kind} AS data),"
+            f" mean AS MATERIALIZED (SELECT avg(e.data::{kind}) AS data FROM embedding e"
+            f"  WHERE e.model = {model.id} AND e.seq = ANY (?)),"
+            " goal AS MATERIALIZED (SELECT query.data, mean.data AS mean,"
+            "  query.data - mean.data AS apart, query.data <-> mean.data AS distance"
+            "  FROM query, mean)"
+            f" SELECT m.seq, m.before, -({own} <#> goal.data), {_contrast(own)},"
+            f" -({previous} <#> goal.data), {_contrast(previous)},"
+            f" m.kind, m.since, m.superseded = 0{where}"
+            " FROM goal, (SELECT unnest(?::bigint[]) AS seq"
             f"  UNION SELECT m.seq FROM memory m WHERE m.before = ANY (?){where}) AS wanted"
             " JOIN memory m USING (seq)"
             f" JOIN embedding v ON v.seq = m.seq AND v.model = {model.id}"
             f" LEFT JOIN embedding b ON b.seq = m.before AND b.model = {model.id}",
             query,
+            sql_array(top[:CONTRASTED]),
             *values,
             sql_array({*top, *also}),
             sql_array(top),
             *values,
         )
         close = {
-            seq: Closeness(cosine, None, None)
-            if previous_cosine is None
-            else Closeness(cosine, before, previous_cosine)
-            for seq, cosine, before, previous_cosine, *_ in rows
+            seq: Closeness(_similarity(*own))
+            if previous[0] is None
+            else Closeness(_similarity(*own), before, _similarity(*previous))
+            for seq, before, own, previous in ((row[0], row[1], row[2:4], row[4:6]) for row in rows)
         }
-        outlines = {row[0]: Outline(row[0], *row[4:6]) if row[6] else None for row in rows}
+        outlines = {row[0]: Outline(row[0], *row[6:8]) if row[8] else None for row in rows}
         return NearestItems(close, outlines)
 
     def _top(self, model: StoredModel, query: str, reach: Reach, limit: int) -> list[int]:
-        """Return the nearest items of a view, in one of three ways."""
-        ef = min(_MAX_EF, max(DEFAULT_EF, _EF_FACTOR * limit))
+        """Return the nearest items of a view, the nearest first, in one of three ways."""
+        ef = min(_MAX_EF, max(DEFAULT_EF, limit))
         if reach.items <= self._exact_items:
             parts = [_part(model, reach, limit, is_exact=True)]
         elif own := self._own_scopes(model, reach):
-            ef = max(limit, ef // len(own))
-            parts = [_part(model, reach.within([scope]), limit, own=scope) for scope in own]
+            ef = max(limit // WIDER, limit // len(own))
+            parts = [_part(model, reach.within([scope]), ef, own=scope) for scope in own]
             if rest := [scope for scope in reach.scopes if scope not in own]:
                 parts.append(_part(model, reach.within(rest), limit, is_exact=True))
         else:
@@ -267,8 +284,17 @@ def _index_name(model: StoredModel, scope: int | str) -> str:
     return f"embedding_hnsw_{int(model.id)}_{scope}"
 
 
-def _best(close: Closeness) -> float:
-    return max(close.cosine, close.previous_cosine or close.cosine)
+def _contrast(vector: str) -> str:
+    """Return the contrast of a vector in a query of `goal`; null for what is the mean itself."""
+    distance = f"least({vector} <-> goal.mean, goal.distance)"
+    return (
+        f"CASE WHEN {distance} > {LEAST_DISTANCE}"
+        f" THEN 1 - (({vector} - goal.mean) <=> goal.apart) END"
+    )
+
+
+def _similarity(cosine: float, contrast: float | None) -> Similarity:
+    return Similarity(cosine, cosine if contrast is None else contrast)
 
 
 def _text(data: bytes) -> str:

@@ -15,20 +15,18 @@ from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from mcpp_agents.memory.search.terms import Pair, Query
+from mcpp_agents.memory.search.tokenizer import Tokenizer
 from mcpp_agents.memory.storage.engine import Evidence, Matches, PairMatch
 from mcpp_agents.memory.storage.postgres.database import PostgresDatabase, sql_array
 from mcpp_agents.memory.storage.postgres.reach import Reach
-from mcpp_agents.memory.storage.postgres.words import Tokenizer, pair_number, word_number
-from mcpp_agents.memory.storage.word_index import rarity_of
+from mcpp_agents.memory.storage.postgres.words import pair_number, word_number
+from mcpp_agents.memory.storage.word_index import K1, B, rarity_of
 
-# As in FTS5's bm25(): the saturation of frequency, and the weight of length.
-_K1: Final = 1.2
-_B: Final = 0.75
 # The points of a posting `p` for a term; a placeholder is the average length. Without the casts,
 # it would be computed with decimal numbers, which is slow.
 _POINTS: Final = (
-    f"wanted.rarity * {_K1 + 1}::float8 * p.frequency"
-    f" / (p.frequency + {_K1 * (1 - _B)}::float8 + {_K1 * _B}::float8 * p.length / ?::float8)"
+    f"wanted.rarity * {K1 + 1}::float8 * p.frequency"
+    f" / (p.frequency + {K1 * (1 - B)}::float8 + {K1 * B}::float8 * p.length / ?::float8)"
 )
 # The terms of a goal, each with a bit for its place among them.
 _WANTED: Final = "unnest(?::bigint[], ?::float8[], ?::bigint[]) AS wanted (word, rarity, place)"

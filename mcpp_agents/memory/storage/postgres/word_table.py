@@ -6,9 +6,10 @@ A superseded item is not in them, because no search finds it.
 from collections.abc import Sequence
 from typing import Final
 
+from mcpp_agents.memory.search.tokenizer import Tokenizer
 from mcpp_agents.memory.storage.fts_table import COLUMN_WEIGHTS
 from mcpp_agents.memory.storage.postgres.database import PostgresDatabase, sql_array
-from mcpp_agents.memory.storage.postgres.words import Tokenizer, WordCounts
+from mcpp_agents.memory.storage.postgres.words import WordCounts, count_words
 
 _POSTINGS_AT_ONCE: Final = 50_000
 # The number and scope of an item, and its words.
@@ -30,7 +31,7 @@ class PostingTable:
             first,
             last,
         )
-        counted = self._tokenizer.count(row[2:] for row in rows)
+        counted = count_words(self._tokenizer, (row[2:] for row in rows))
         items = [(row[0], row[1], counts) for row, counts in zip(rows, counted, strict=True)]
         self._insert_lists(items)
         self._insert_postings(items)

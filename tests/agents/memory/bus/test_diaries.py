@@ -158,8 +158,9 @@ async def test_answers_take_constant_room_however_many_there_are(store: MemorySt
 
 def test_it_is_the_diary_that_the_agent_has_with_the_file_itself(store: MemoryStore) -> None:
     handlers = MemoryToolHandlers(store, Principal.for_pod("demo"))
+    question = mcpp.new_envelope("chat", {"text": "Which zebra?"}, sender="bob")
     AgentMemory(store, pod="demo", agent="ann").remember(
-        "Which zebra?", "The quagga.", asked_by="bob", id="q1"
+        question, "The quagga.", conclusion=None, lineage=["c1"]
     )
     handlers.call("remember", DIARY, "ann", is_private=True)
     read = handlers.call("context", {"goal": "zebra", "agent_id": "ann"}, "ann", is_private=True)

@@ -870,3 +870,18 @@ def test_a_context_that_did_not_come_to_an_end_is_no_decision(
     [memory] = bus.say("ann", "conclusion", {"outcome": outcome, "error": error})
     assert (memory.draft.kind, memory.draft.title) == (kind, title)
     assert memory.metadata["outcome"] == outcome
+
+
+@pytest.mark.rule("H-14")
+def test_what_was_erased_does_not_come_back_when_the_log_is_read_again() -> None:
+    bus = Bus()
+    bus.say("ann", "tombstone", None, None)
+    question = bus.sent[-1].id
+    assert bus.think("mind", "Ann's zebra is Pip.", "c1", metadata={"trigger": question}) == []
+    assert bus.conclude("mind", "Pip it is.", "c1") == []
+    bus.think("mind", "Stripes.", "c2")
+    bus.say("ann", "tombstone", None, "c2")
+    assert bus.conclude("mind", "Pip again.", "c2") == []
+    assert bus.conclude("mind", "Pip, directly.", "c3", metadata={"question": question}) == []
+    [kept] = bus.conclude("mind", "Zebras have stripes.", "c4")
+    assert kept.draft.title == "Zebras have stripes."

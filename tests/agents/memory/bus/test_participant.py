@@ -1,5 +1,6 @@
 """Memory as a participant, in a pod with the real gateway core."""
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from mcpp_agents.memory import MemoryStore
 from mcpp_agents.memory.bus import participant
 from mcpp_agents.memory.bus.participant import MemoryAgent, begun_before
 from mcpp_agents.memory.requests import to_seconds
+from tests.agents.memory.conftest import ManualClock
 
 Messages = Sequence[tuple[str, str, dict[str, Any], str]]
 Scenario = Callable[[mcpp.Pod], Awaitable[None]]
@@ -337,3 +339,40 @@ def test_memory_erases_what_it_derived_from_erased_entries(
         assert await contents(ann) == left
 
     run_scenario(scenario, pod=pod)
+
+
+@pytest.mark.rule("H-14", "M-40")
+def test_memory_that_joins_later_erases_what_is_older_than_the_erasure(
+    run_scenario: Callable[..., None], store: MemoryStore, clock: ManualClock
+) -> None:
+    pod = MemoryPod()
+    gateway: Any = pod.gateway
+
+    async def remember(ann: mcpp.Pod, title: str) -> None:
+        await ann.call("memory", "remember", {"title": title, "content": "Zebras."})
+
+    async def titles(ann: mcpp.Pod) -> set[str]:
+        return {item["name"] for item in await recall(ann, "zebras")}
+
+    async def before(ann: mcpp.Pod) -> None:
+        clock.now = time.time() - 60
+        await remember(ann, "Old zebra")
+
+    async def without_memory() -> None:
+        async with pod.connect("ann"):
+            payload = {"entries": 1, "participant": "ann"}
+            gateway._hub.perform_all(gateway._pod._broadcast("system/erased", payload, time.time()))
+            gateway._deliver()
+
+    async def after(ann: mcpp.Pod) -> None:
+        assert await titles(ann) == set()
+        clock.now = time.time() + 60
+        await remember(ann, "New zebra")
+
+    async def again(ann: mcpp.Pod) -> None:
+        assert await titles(ann) == {"New zebra"}
+
+    run_scenario(before, pod=pod)
+    anyio.run(without_memory)
+    run_scenario(after, pod=pod)
+    run_scenario(again, pod=pod)

@@ -192,7 +192,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def items(store: MemoryStore) -> int:
-    return len(store._engine.recorded(POD.id))
+    return len(store._engine.stored_by(POD.id))
 
 
 @pytest.mark.rule("M-53", "M-54")

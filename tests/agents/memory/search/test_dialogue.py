@@ -6,9 +6,9 @@ import pytest
 
 from mcpp_agents.memory import MemoryDraft, MemoryStore
 from mcpp_agents.memory.search.dialogue import told_words
-from mcpp_agents.memory.search.ranking import fuse
+from mcpp_agents.memory.search.ranking import fuse, turn_relevance
 from mcpp_agents.memory.search.times import asks_when, date_terms, mentioned_days, tells_when
-from mcpp_agents.memory.storage.engine import Closeness, Matches
+from mcpp_agents.memory.storage.engine import Closeness, Matches, Similarity
 
 
 def tell(store: MemoryStore, *turns: str, valid_at: str | None = None) -> list[str]:
@@ -125,10 +125,20 @@ def test_times_are_recognised() -> None:
     assert date_terms("999 years ago " * 400, 0.0)
 
 
+@pytest.mark.rule("M-50")
+def test_a_turn_is_ranked_by_what_sets_it_apart_and_a_text_by_its_cosine() -> None:
+    close = {1: Closeness(Similarity(0.6, 0.0)), 2: Closeness(Similarity(0.5, 0.4))}
+    found = fuse(Matches({}, {}, (), {}), close, lexical_share=0.5)
+    assert found[1].fused > found[2].fused
+    assert turn_relevance(found[1]) < turn_relevance(found[2])
+    by_words = fuse(Matches({3: 1.0}, {"x": {3}}, (), {"x": 1.0}, visible=3), None, 1.0)
+    assert turn_relevance(by_words[3]) == by_words[3].fused == 1.0
+
+
 @pytest.mark.rule("M-51")
 @pytest.mark.parametrize(("rarity", "best"), [(0.1, 2), (6.0, 1)])
 def test_a_match_of_common_words_gives_way_to_the_meaning(rarity: float, best: int) -> None:
     matches = Matches({1: rarity}, {"ann": {1}}, (), {"ann": rarity}, visible=100)
-    close = {1: Closeness(0.2, None, None), 2: Closeness(0.6, None, None)}
+    close = {1: Closeness(Similarity(0.2, 0.2)), 2: Closeness(Similarity(0.6, 0.6))}
     found = fuse(matches, close, lexical_share=0.6)
     assert max(found, key=lambda seq: found[seq].fused) == best

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mcpp_agents.memory import MemoryDraft, MemoryStore, MemoryStoreError, Principal
+from mcpp_agents.memory.access import OWNER, view_of
 from mcpp_agents.memory.search import embedding
 from mcpp_agents.memory.search.embedding import (
     available,
@@ -109,6 +110,94 @@ def test_a_small_view_computes_the_same_cosines_as_a_large_one(store: MemoryStor
     assert few.metadata["cosine"] == many.metadata["cosine"] == pytest.approx(0.707, abs=0.01)
 
 
+class FirstWord:
+    """An embedder whose vectors are random, but the same for the same first word of the content."""
+
+    model = "scattered"
+    lexical_share = 0.6
+
+    def embed(self, texts: Sequence[str]) -> "np.ndarray":  # type: ignore[name-defined]
+        seeds = [
+            int(hashlib.sha256(text.split()[-1].encode()).hexdigest()[:8], 16) for text in texts
+        ]
+        drawn = np.stack([np.random.default_rng(seed).standard_normal(24) + 0.5 for seed in seeds])
+        vectors = drawn.astype(np.float32)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@pytest.mark.rule("M-50")
+@pytest.mark.parametrize("items", [1, 3, 30, 150])
+def test_a_contrast_is_the_cosine_without_the_mean_of_the_nearest(
+    location: str, items: int
+) -> None:
+    embedder = FirstWord()
+    with MemoryStore.open(location, embedder=embedder) as store:
+        store.remember_many(
+            MemoryDraft(title="Ann", content=f"Said {n}", kind="message", source=f"D1:{n}")
+            for n in range(items)
+        )
+        store.embed_pending()
+        view = view_of(OWNER)
+        goal = embedder.embed(["goal"])[0]
+        found = store._engine.nearest("scattered", goal.tobytes(), view, limit=20, also=[1])
+    vectors = embedder.embed([f"Said {n}" for n in range(items)]).astype(np.float16)
+    vectors = vectors.astype(np.float32)
+    cosines = vectors @ goal
+    mean = vectors[np.argsort(-cosines)[:50]].mean(axis=0)
+    apart, wanted = vectors - mean, goal - mean
+    lengths = np.linalg.norm(apart, axis=1) * np.linalg.norm(wanted)
+    contrasts = apart @ wanted / lengths if items > 1 else cosines
+    means = (cosines + contrasts) / 2
+    assert min(items, 20) <= len(found) <= 21
+    for seq, close in found.items():
+        row = seq - 1
+        assert close.own == pytest.approx((cosines[row], contrasts[row]), abs=0.002)
+        if row:
+            assert close.previous_seq == seq - 1
+            assert close.previous == pytest.approx(
+                (cosines[row - 1], contrasts[row - 1]), abs=0.002
+            )
+    if items == 30:  # all are compared
+        best = np.maximum(
+            means, np.roll(means, 1) * (np.arange(items) > 0) - (np.arange(items) == 0)
+        )
+        assert set(np.argsort(-best)[:19] + 1) <= found.keys()
+
+
+@pytest.mark.rule("M-50")
+def test_forgotten_items_are_not_among_the_nearest_that_contrasts_are_to(location: str) -> None:
+    embedder = FirstWord()
+    goal = embedder.embed(["goal"])[0].tobytes()
+    view = view_of(OWNER)
+    with MemoryStore.open(location, embedder=embedder) as store:
+        answers = store.remember_many(
+            MemoryDraft(title="Ann", content=f"Said {n}", kind="message") for n in range(20)
+        )
+        store.embed_pending()
+        store._engine.nearest("scattered", goal, view, limit=20, also=())
+        for answer in answers[5:]:
+            store.forget(answer.id)
+        found = store._engine.nearest("scattered", goal, view, limit=20, also=())
+    with MemoryStore.open(location, embedder=embedder) as store:
+        assert store._engine.nearest("scattered", goal, view, limit=20, also=()) == found
+        nobody = store.acting_as(Principal("nobody", frozenset()))
+        assert nobody.context("goal").total_items == 0
+    assert found.keys() == set(range(1, 6))
+
+
+@pytest.mark.rule("M-50")
+def test_what_many_copies_say_is_similar_though_nothing_sets_them_apart(location: str) -> None:
+    embedder = FirstWord()
+    with MemoryStore.open(location, embedder=embedder) as store:
+        copies = [MemoryDraft(title="Ann", content="Said it", kind="message") for _ in range(60)]
+        store.remember_many([*copies, MemoryDraft(title="Bob", content="Other", kind="message")])
+        store.embed_pending()
+        [goal] = embedder.embed(["it"])
+        view = view_of(OWNER)
+        found = store._engine.nearest("scattered", goal.tobytes(), view, limit=61, also=())
+    assert {seq for seq, close in found.items() if close.own.mean > 0.99} == set(range(1, 61))
+
+
 @pytest.mark.rule("M-28")
 def test_an_answer_is_found_by_the_vector_of_its_question(
     store: MemoryStore, location: str
@@ -127,6 +216,30 @@ def test_an_answer_is_found_by_the_vector_of_its_question(
         store.forget(question.id)
         # Its vector is gone, here and in another process.
         assert names(store, "ruby") == names(other, "ruby") == []
+
+
+@pytest.mark.rule("M-28")
+def test_an_item_follows_the_preceding_one_that_still_exists(
+    store: MemoryStore, location: str
+) -> None:
+    store.remember("Ann", "A poppy?", "message", source="D1:1")
+    between = [
+        store.remember("Bob", text, "message", source=f"D1:{number}")
+        for number, text in enumerate(("Blue.", "A blue sky."), 2)
+    ]
+    store.remember("Cid", "In the grass.", "message", source="D1:4")
+    store.remember("Dan", "Blue, then.", "message", source="D1:5")
+    store.remember("Eve", "Some grass.", "message", source="D2:1")
+    store.embed_pending()
+    assert len(names(store, "ruby")) == 2
+    with MemoryStore.open(location, embedder=Colours()) as other:
+        assert names(other, "ruby") == ["Ann", "Bob"]
+        for each in between:
+            store.forget(each.id)
+        # Here, in a process that has read the vectors, and in one that has not.
+        with MemoryStore.open(location, embedder=Colours()) as later:
+            for opened in (store, other, later):
+                assert names(opened, "ruby") == ["Ann", "Cid"]
 
 
 @pytest.mark.rule("M-28")

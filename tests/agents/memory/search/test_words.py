@@ -1,6 +1,7 @@
 """Search by words: free text, scripts without spaces, neighbours; and redaction."""
 
 import math
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from mcpp_agents.memory import MemoryDraft, MemoryStore
 from mcpp_agents.memory.redaction import WITHHELD, redact
-from mcpp_agents.memory.search.terms import parse
+from mcpp_agents.memory.search.terms import grams, parse
+from mcpp_agents.memory.search.tokenizer import Tokenizer
 from mcpp_agents.memory.storage.engine import Matches
 from mcpp_agents.memory.storage.fts_table import FtsTable
 from mcpp_agents.memory.storage.schema import connect
@@ -157,7 +159,12 @@ SMALL = RowBudget(scored_rows=4, common_rows=6, sampled_rows=10, min_sample=2)
 def _found(path: Path, goal: str, mask: bytes | None = None, limit: int = 4) -> Matches:
     """Search with a tiny row budget, as in a file with very many rows."""
     with closing(connect(str(path))) as connection:
-        return WordIndex(FtsTable(connection), SMALL).match(parse(goal), mask, limit)
+        return WordIndex(FtsTable(connection, Tokenizer()), SMALL).match(parse(goal), mask, limit)
+
+
+def _last(path: Path) -> int:
+    with closing(connect(str(path))) as connection:
+        return int(connection.execute("SELECT max(seq) FROM memory").fetchone()[0])
 
 
 def test_an_old_item_with_all_common_words_is_found(file_store: MemoryStore, path: Path) -> None:
@@ -195,6 +202,38 @@ def test_for_a_common_word_invisible_rows_take_no_place(
     found = _found(path, "flow", mask)
     assert list(found.words) == [8, 7, 6, 5]
     assert found.rarity["flow"] == pytest.approx(math.log1p(0.5 / 8.5))
+
+
+@pytest.mark.rule("M-12")
+def test_invisible_rows_decide_neither_what_is_found_nor_its_score(
+    file_store: MemoryStore, path: Path
+) -> None:
+    def remember(count: int, content: str) -> None:
+        draft = MemoryDraft(title="Title", content=content, kind="note")
+        file_store.remember_many([draft] * count)
+
+    remember(1, "zanzibar wing")
+    remember(1, "the flow and the wing and more of it")
+    remember(3, "flow")
+    remember(40, "a wing")
+    goals = ["zanzibar wing", "wing", "flow wing"]
+    before = [_found(path, goal, b"\x01" * 45) for goal in goals]
+    assert next(iter(before[0].words)) == 1
+    for hidden in ("zanzibar", "flow wing " + "word " * 6_000):
+        remember(60, hidden)
+        mask = (b"\x01" * 45).ljust(_last(path), b"\0")
+        after = [_found(path, goal, mask) for goal in goals]
+        assert after == before
+
+
+@pytest.mark.rule("M-12")
+def test_scores_do_not_depend_on_superseded_items(file_store: MemoryStore, path: Path) -> None:
+    file_store.remember("One", "a flow", "note")
+    file_store.remember("Two", "a flow, and what surrounds it", "note")
+    before = _found(path, "flow").words
+    old = file_store.remember("Old", "flow " * 500, "note")
+    file_store.remember("New", "other", "note", related_to=[f"supersedes:{old.id}"])
+    assert _found(path, "flow", b"\x01\x01\x01\0").words == before
 
 
 def test_for_a_common_word_superseded_rows_take_no_place(
@@ -420,3 +459,11 @@ def test_redaction_is_stable(text: str) -> None:
 def test_the_part_after_an_apostrophe_is_not_a_word() -> None:
     assert parse("Bob\u2019s token isn't rotated").terms == ("bob", "token", "isn", "rotated")
     assert parse("vitamin s").terms == ("vitamin", "s")
+
+
+@pytest.mark.rule("M-09")
+@pytest.mark.parametrize("run", ["é", "a\u0301", "ж", "字", "ก"])
+def test_a_run_of_letters_is_split_in_linear_time(run: str) -> None:
+    start = time.process_time()
+    grams((run * 32_768)[:32_768])
+    assert time.process_time() - start < 1.0  # it took ten and more

@@ -1,9 +1,36 @@
 """The memory of one agent in a pod: its pack, its diary, and what it must not see."""
 
+from typing import Any
+
 import pytest
 
+import mcpp
+from mcpp import Envelope
+from mcpp.payloads import ContextInfo, Erased
 from mcpp_agents.memory import MemoryStore, Principal
+from mcpp_agents.memory.bus.listener import ContextListener
+from mcpp_agents.memory.bus.recorder import Recorder
 from mcpp_agents.memory.serving.agent_memory import AgentMemory
+
+
+def asked(text: str = "When are invoices sent?", *, id: str = "q1", **fields: Any) -> Envelope:
+    return mcpp.new_envelope("chat", {"text": text}, sender="ann", id=id, **fields)
+
+
+def answer_in(context: str, text: str, *, sender: str = "mind") -> Envelope:
+    return mcpp.new_envelope(
+        "conclusion",
+        {"text": text},
+        sender=sender,
+        context=mcpp.new_context("reasoning", id=context, metadata={"trigger": "q1"}),
+    )
+
+
+def answered(mind: AgentMemory, question: Envelope, context: str = "c1", *above: str) -> Envelope:
+    """Remember an answer, and return the conclusion that said it."""
+    conclusion = answer_in(context, "On Fridays.")
+    mind.remember(question, "On Fridays.", conclusion=conclusion, lineage=[*above, context])
+    return conclusion
 
 
 @pytest.mark.rule("M-48")
@@ -13,8 +40,9 @@ def test_an_agent_recalls_what_the_pod_knows_and_its_own_diary(store: MemoryStor
     store.remember("Invoices of the owner", "Private salary: invoices.", "note")
     store.remember("Invoices of another project", "Secret plan.", "note", project="other")
     mind = AgentMemory(store, pod="demo", agent="mind")
-    mind.remember("When are invoices sent?", "On Fridays.", asked_by="ann", id="q1")
-    mind.remember("When are invoices sent?", "On Fridays.", asked_by="ann", id="q1")
+    question = asked()
+    answered(mind, question)
+    answered(mind, question)
     text = mind.recall("invoices", max_tokens=1000)
     assert "due on Fridays" in text
     assert mind.recall("invoices", max_tokens=199) == ""  # less than a pack needs
@@ -35,6 +63,78 @@ def test_an_agent_works_without_its_memory(
 ) -> None:
     mind = AgentMemory(store, pod="demo", agent="mind\x00")
     assert mind.recall("invoices", max_tokens=1000) == ""
-    mind.remember("q", "a", asked_by="ann", id="q1")
+    answered(mind, asked())
     assert "cannot remember" in caplog.text
     assert AgentMemory(store, pod="demo", agent="m").recall(" \x00", max_tokens=10) == ""
+
+
+@pytest.mark.rule("M-20")
+@pytest.mark.parametrize("is_recorded_first", [True, False])
+def test_an_answer_that_the_pod_recorded_too_is_in_a_pack_once(
+    store: MemoryStore, *, is_recorded_first: bool
+) -> None:
+    mind = AgentMemory(store, pod="demo", agent="mind")
+    principal = Principal.for_pod("demo")
+    listener, recorder = ContextListener("demo"), Recorder(store, principal)
+
+    def record(*envelopes: Envelope) -> None:
+        for envelope in envelopes:
+            recorder.record(listener.receive(envelope))
+
+    for number in range(5):
+        question = asked(f"When are invoices sent in week {number}?", id=f"q{number}")
+        conclusion = answer_in(f"c{number}", f"On Friday of week {number}.")
+        if is_recorded_first:
+            record(question, conclusion)
+        text = conclusion.payload["text"]
+        mind.remember(question, text, conclusion=conclusion, lineage=[f"c{number}"])
+        if not is_recorded_first:
+            record(question, conclusion)
+    pod = store.acting_as(Principal("pod:demo", frozenset({"pod:demo"})))
+    for layer in ("wake", "recall", "deep_search"):
+        pack = pod.context("invoices friday", agent_id="mind", layer=layer)
+        sources = [item.source for item in pack.items]
+        assert len(sources) == len(set(sources))
+        assert len(sources) == 5
+    # A smaller pack is filled with others in the place of what it leaves out.
+    assert pod.context("invoices friday", agent_id="mind", limit=4).total_items == 4
+    assert pod.context("invoices friday").total_items == 5  # without the diary
+
+
+@pytest.mark.rule("H-14")
+def test_an_erasure_reaches_the_diary(store: MemoryStore) -> None:
+    mind = AgentMemory(store, pod="demo", agent="mind")
+    answered(mind, asked(id="q1"), "c1", "root")
+    answered(mind, asked("And reminders?", id="q2"), "c2")
+    mind.erase(Erased(entries=1, context="root"))
+    assert "Answer:" not in mind.recall("invoices", max_tokens=1000)
+    assert "Answer:" in mind.recall("reminders", max_tokens=1000)
+    mind.erase(Erased(entries=1, participant="bob"))
+    assert "Answer:" in mind.recall("reminders", max_tokens=1000)
+    elsewhere = AgentMemory(store, pod="elsewhere", agent="mind")
+    elsewhere.erase(Erased(entries=1, participant="ann"))
+    assert "Answer:" in mind.recall("reminders", max_tokens=1000)
+    mind.erase(Erased(entries=1, participant="ann"))
+    assert mind.recall("reminders", max_tokens=1000) == ""
+
+
+@pytest.mark.rule("M-33", "M-48")
+def test_what_opted_out_of_memory_is_in_no_diary(store: MemoryStore) -> None:
+    mind = AgentMemory(store, pod="demo", agent="mind")
+    off = {"memory": "off"}
+    contexts = {"private": ContextInfo(id="private", creator="ann")}
+    private = asked(id="q1", context=mcpp.new_context(id="private", metadata=off))
+    mind.observe(private, contexts)
+    answered(mind, asked(id="q2", context=mcpp.new_context(id="private")), "c1", "private")
+    # Of another participant than the creator, it excludes that envelope only.
+    contexts["open"] = ContextInfo(id="open", creator="boss")
+    single = asked(id="q3", context=mcpp.new_context(id="open", metadata=off))
+    mind.observe(single, contexts)
+    answered(mind, single, "c2", "open")
+    assert mind.recall("invoices", max_tokens=1000) == ""
+    # What a listening memory on the same file knows counts as well.
+    store.acting_as(Principal.for_pod("demo")).opt_out({"old"})
+    answered(mind, asked(id="q4", context=mcpp.new_context(id="old")), "c3", "old")
+    assert mind.recall("invoices", max_tokens=1000) == ""
+    answered(mind, asked(id="q5", context=mcpp.new_context(id="open")), "c4", "open")
+    assert "Answer:" in mind.recall("invoices", max_tokens=1000)

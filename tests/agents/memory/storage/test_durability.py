@@ -15,6 +15,8 @@ import pytest
 
 from mcpp_agents.memory import MemoryDraft, MemoryStore, MemoryStoreError
 from mcpp_agents.memory.errors import StoreUnavailable
+from mcpp_agents.memory.search.tokenizer import Tokenizer
+from mcpp_agents.memory.storage.fts_table import FtsTable, length_of
 from mcpp_agents.memory.storage.schema import VERSION
 from mcpp_agents.memory.storage.sqlite import SqliteEngine
 from mcpp_agents.memory.store import BATCH
@@ -198,6 +200,23 @@ def test_in_a_large_file_forgotten_words_are_purged_on_close(path: Path) -> None
 
 
 @pytest.mark.rule("M-07")
+@pytest.mark.rule("M-07")
+def test_word_lists_follow_neighbours_successors_and_removals(path: Path) -> None:
+    with MemoryStore.open(path, embedder=None) as store:
+        said = ["Where is the walrus?", "At the pier, as always.", "And the heron?"]
+        turns = [store.remember("Turn", text, "message", source="talk") for text in said]
+        store.remember("Note", "The heron left", "note", related_to=[f"supersedes:{turns[0].id}"])
+        store.forget(turns[1].id)
+        written = rows(path, "SELECT * FROM word_list ORDER BY seq")
+        words = sum(length_of(row[1]) for row in written)
+        assert rows(path, "SELECT items, words FROM tally") == [(3, words)]
+    with closing(sqlite3.connect(path)) as connection, closing(Tokenizer()) as tokenizer:
+        connection.execute("DELETE FROM word_list")
+        FtsTable(connection, tokenizer).add_lists(1, 4)
+        read = connection.execute("SELECT * FROM word_list ORDER BY seq").fetchall()
+    assert written == read
+
+
 def test_a_reader_neither_delays_nor_fails_a_forget(path: Path) -> None:
     with MemoryStore.open(path, embedder=None) as store:
         store.remember("Pear", "shared pear", "note")
