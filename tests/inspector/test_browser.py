@@ -1007,10 +1007,11 @@ def test_search_timeline_export_and_link(
     page.click("text=Timeline")
     bars = page.locator("#timeline .bar-row")
     expect(bars).to_have_count(3)
-    widths = [bar.bounding_box() for bar in page.locator("#timeline .bar-fill").all()]
-    assert widths[0] is not None
-    assert widths[1] is not None
-    assert widths[0]["width"] > widths[1]["width"]
+    # All at once: the page makes its rows anew when it draws.
+    widths = page.locator("#timeline .bar-fill").evaluate_all(
+        "bars => bars.map((bar) => bar.getBoundingClientRect().width)"
+    )
+    assert widths[0] > widths[1] > 0
     fresh = sign_in(new_page(), harness, fragment=link.partition("/#")[2].join(("#", "")))
     expect(fresh.locator("#selection")).to_contain_text("reason-789")
     expect(fresh.locator("#log .row")).to_have_count(3)
