@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mcpp_gateway.config import OWN_ISSUER, Config, ConfigError, IssuerSettings
@@ -151,6 +151,11 @@ class TokenService:
             issuer.name == grant.issuer and issuer.keys.has_withdrawn(grant.key)
             for issuer in self._issuers
         )
+
+    def key_ages(self) -> Mapping[str, float]:
+        """Return the age of each issuer's keys in seconds, of those that are read anew."""
+        ages = {issuer.name: issuer.keys.age_seconds for issuer in self._issuers}
+        return {name: age for name, age in ages.items() if age is not None}
 
     def renew_keys(self) -> None:
         """Read keys anew where that is due; called about once a second."""
