@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio.to_thread
 import pytest
+import trustme
 from openapi_spec_validator import validate
 from websockets.exceptions import InvalidStatus
 
@@ -234,6 +235,35 @@ def test_an_address_that_is_none_is_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     reason = "it is not an address such as http://127.0.0.1:8787"
     assert line == f"mcpp admin: cannot connect to {url!r}: {reason}"
+
+
+async def test_the_command_trusts_an_authority_of_ones_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, trusted = trustme.CA(), tmp_path / "authority.pem"
+    authority.cert_pem.write_to_path(trusted)
+    certificate = authority.issue_cert("localhost")
+    certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    files = {"tls_cert": str(tmp_path / "cert.pem"), "tls_key": str(tmp_path / "key.pem")}
+    monkeypatch.setenv("MCPP_ADMIN_TOKEN", ADMIN)
+    text = config_text(gateway=files) + f'[admin]\ntoken = "{ADMIN}"\n'
+    async with asyncio.timeout(3 * BOUND), running(text) as gateway:
+
+        async def run(*options: str) -> tuple[int, str]:
+            command = ["--url", f"https://localhost:{gateway.port}", *options, "status"]
+            code = await anyio.to_thread.run_sync(main, command)
+            return code, capsys.readouterr().err
+
+        assert await run("--ca", str(trusted)) == (0, "")
+        code, error = await run()
+        assert (code, "CERTIFICATE_VERIFY_FAILED" in error) == (1, True)
+        monkeypatch.setenv("MCPP_CA", str(trusted))
+        assert await run() == (0, "")
+        code, error = await run("--ca", str(tmp_path / "key.pem"))
+        assert (code, "has no certificate of an authority" in error) == (2, True)
+        code, error = await run("--ca", str(tmp_path / "missing"))
+        assert (code, error.endswith("missing: No such file or directory\n")) == (2, True)
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"", "tök".encode(), b"a\nb"])
