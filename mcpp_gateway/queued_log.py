@@ -18,7 +18,7 @@ PROGRESS: Final = "progress"
 """The attribute of a record about work that goes on: the share that is done."""
 
 AUDIT_LOGGER: Final = "mcpp.gateway.audit"
-"""The logger of what admins do; none of its lines is left out for being repeated (O-09)."""
+"""The logger of what admins do; no line about an admin is left out for being repeated (O-09)."""
 
 _CLEAR_LINE: Final = "\r\x1b[K"
 _MAX_LINES: Final = 2_000
@@ -65,7 +65,8 @@ class QueuedHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Queue a line, unless it is one too many."""
         try:
-            if record.name != AUDIT_LOGGER and not self._may_repeat(record):
+            is_admins = record.name == AUDIT_LOGGER and not hasattr(record, "participant")
+            if not is_admins and not self._may_repeat(record):
                 return
             self._add(self._ended(self.format(record), hasattr(record, PROGRESS)))
         except Exception:
