@@ -76,9 +76,10 @@ async def connect(
         capacity_bytes=options.buffer_bytes,
     )
     ca = address.ca or os.environ.get("MCPP_CA")
-    tls = options.ssl_context or (trust(address.url, ca) if ca else None)
     connectors = [
-        WebSocketConnector(url, address.token, tls, options.silence_seconds)
+        WebSocketConnector(
+            url, address.token, options.ssl_context or trust(url, ca), options.silence_seconds
+        )
         for url in split_addresses(address.url)
     ]
     for each in connectors:  # now, not when the others are gone

@@ -7,11 +7,15 @@ from mcpp.errors import AddressError
 __all__ = ["trust"]
 
 
-def trust(url: str, authority: str | None) -> ssl.SSLContext:
-    """Return a TLS context for a gateway: for the system's certificates, or of one authority only.
+def trust(url: str, authority: str | None) -> ssl.SSLContext | None:
+    """Return the TLS context for a gateway; None if its address is without TLS.
 
-    Raises AddressError if the file with the authority's certificate cannot be used.
+    It trusts the system's authorities, or only the one whose certificate is in a file.
+
+    Raises AddressError if that file cannot be used.
     """
+    if not url.lower().startswith(("wss:", "https:")):
+        return None
     try:
         return ssl.create_default_context(cafile=authority or None)
     except ssl.SSLError:
