@@ -11,7 +11,7 @@ McppError
 ├── PodNotFoundError    no address was given and no local pod was found
 ├── LocalPodError       the files of the local pod cannot be used as requested
 ├── ConnectionLostError there is no connection to the pod, and the SDK has stopped trying
-│   ├── AddressError            the URL or the token is malformed; no connection was attempted
+│   ├── AddressError            URL, token or authority cannot be used; no connection was attempted
 │   ├── UnreachableError        no gateway answers at the address
 │   │   ├── BusyError           the gateway answers that it cannot accept the connection now
 │   │   └── TokenUnavailableError   there is no token to connect with at present
@@ -169,14 +169,14 @@ class ConnectionLostError(McppError):
 
 
 class AddressError(ConnectionLostError):
-    """The URL or the token is malformed. No connection was attempted."""
+    """The URL, the token or the authority's file cannot be used. No connection was attempted."""
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(url, reason)
         self.url = url
         """The URL that was given; never the token."""
         self.reason = reason
-        """What is wrong with the URL or the token."""
+        """What is wrong with them."""
 
     def __str__(self) -> str:
         return f"cannot connect to {self.url!r}: {self.reason}"

@@ -1,11 +1,13 @@
 """Sign-in links: their format, and requesting one from the running gateway."""
 
 import json
+import os
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Final
 from urllib.parse import urlsplit
 
 from mcpp.client.local_pod import LocalPod
+from mcpp.transports.tls import trust
 from mcpp_gateway.config import ConfigError
 
 # The gateway delays its answers after a few wrong tokens (G-06).
@@ -37,8 +39,11 @@ def request_link(pod: LocalPod, token: str) -> str:
 
 def _get(pod: LocalPod, token: str) -> tuple[int, bytes]:
     address = urlsplit(pod.url)
-    make = HTTPSConnection if address.scheme == "wss" else HTTPConnection
-    connection = make(address.hostname or "", address.port, timeout=_ANSWER_SECONDS)
+    host, tls = address.hostname or "", trust(pod.url, os.environ.get("MCPP_CA"))
+    if tls is None:
+        connection = HTTPConnection(host, address.port, timeout=_ANSWER_SECONDS)
+    else:
+        connection = HTTPSConnection(host, address.port, timeout=_ANSWER_SECONDS, context=tls)
     try:
         connection.request("GET", "/invitation", headers={"Authorization": f"Bearer {token}"})
         response = connection.getresponse()

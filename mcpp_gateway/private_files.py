@@ -5,6 +5,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from mcpp_gateway.storage.disk import sync_path
+
 
 def write_private(path: Path, data: bytes, *, for_folder_owner: bool = False) -> None:
     """Write a file of one user alone (mode 0600), and give it its name when it is complete.
@@ -21,6 +23,7 @@ def write_private(path: Path, data: bytes, *, for_folder_owner: bool = False) ->
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).replace(path)
+        sync_path(path.parent)  # a power failure must not bring the old file back
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

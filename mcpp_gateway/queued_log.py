@@ -12,20 +12,21 @@ import time
 from collections import deque
 from collections.abc import Callable
 from itertools import accumulate
-from typing import Final, TextIO
+from typing import Final, TextIO, TypeVar
 
 PROGRESS: Final = "progress"
 """The attribute of a record about work that goes on: the share that is done."""
 
 AUDIT_LOGGER: Final = "mcpp.gateway.audit"
-"""The logger of what admins do; none of its lines is left out for being repeated (O-09)."""
+"""The logger of what admins do; no line about an admin is left out for being repeated (O-09)."""
 
 _CLEAR_LINE: Final = "\r\x1b[K"
 _MAX_LINES: Final = 2_000
 _MAX_BYTES: Final = 1_000_000
 _FLUSH_SECONDS: Final = 1.0
 _MINUTE: Final = 60.0
-# Lines with the same message: so many at once, and so many a minute after that.
+# Lines with the same message: so many at once, and so many a minute after that. There is one such
+# allowance for participants' first lines, and one for all further lines.
 _REPETITIONS: Final = (1_000, 600)
 # Of these, one participant's: others' lines must not be hidden by one that keeps reconnecting.
 _OWN_REPETITIONS: Final = (100, 60)
@@ -33,6 +34,9 @@ _OWN_REPETITIONS: Final = (100, 60)
 _FOREIGN_REPETITIONS: Final = (20, 1)
 _MAX_MESSAGES: Final = 256  # different messages that are counted
 _MAX_PARTICIPANTS: Final = 4_096  # and messages of theirs that are counted
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class QueuedHandler(logging.Handler):
@@ -50,9 +54,9 @@ class QueuedHandler(logging.Handler):
         self._changed = threading.Condition()
         self._closing = False
         self._writing = False
-        self._repetitions: dict[tuple[str, bool], _Repetition] = {}
-        # Of each participant and message; the one that was not used for longest comes first.
-        self._own_repetitions: dict[tuple[str, str], _Repetition] = {}
+        # Of both, what was not used for longest comes first.
+        self._messages: dict[str, _Message] = {}
+        self._own_repetitions: dict[tuple[str, str], _Repetitions] = {}
         self._is_terminal = stream.isatty()
         self._to_replace = False  # whether the last line is to be replaced by the next one
         self._thread = threading.Thread(target=self._write, name="mcpp-log", daemon=True)
@@ -61,7 +65,8 @@ class QueuedHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Queue a line, unless it is one too many."""
         try:
-            if record.name != AUDIT_LOGGER and not self._may_repeat(record):
+            is_admins = record.name == AUDIT_LOGGER and not hasattr(record, "participant")
+            if not is_admins and not self._may_repeat(record):
                 return
             self._add(self._ended(self.format(record), hasattr(record, PROGRESS)))
         except Exception:
@@ -89,41 +94,25 @@ class QueuedHandler(logging.Handler):
 
     def _may_repeat(self, record: logging.LogRecord) -> bool:
         """Return whether a line may be logged, and note in it how many were left out before."""
-        message, now = str(record.msg), self._clock()
-        participant = getattr(record, "participant", None)
-        is_foreign = participant is None and hasattr(record, "address")
-        shared = self._repetition(message, is_foreign)
-        if participant is not None:
-            own = self._own_repetition(message, str(participant))
-            if not own.take(now):
-                shared.left_out += 1
-                return False
-        if not shared.take(now):
-            shared.left_out += 1
+        text, now = str(record.msg), self._clock()
+        message = _entry(self._messages, text, _Message, _MAX_MESSAGES)
+        if not self._take(message, record, now):
+            message.left_out += 1
             return False
-        if shared.left_out:
-            record.__dict__["left_out"] = shared.left_out
-            shared.left_out = 0
+        if message.left_out:
+            record.__dict__["left_out"] = message.left_out
+            message.left_out = 0
         return True
 
-    def _repetition(self, message: str, is_foreign: bool) -> "_Repetition":
-        found = self._repetitions.get((message, is_foreign))
-        if found is None:
-            if len(self._repetitions) >= _MAX_MESSAGES:
-                self._repetitions.clear()
-            found = _Repetition(*(_FOREIGN_REPETITIONS if is_foreign else _REPETITIONS))
-            self._repetitions[message, is_foreign] = found
-        return found
-
-    def _own_repetition(self, message: str, participant: str) -> "_Repetition":
-        key = (message, participant)  # in all pods: who may join many has no more lines
-        found = self._own_repetitions.pop(key, None)
-        if found is None:
-            if len(self._own_repetitions) >= _MAX_PARTICIPANTS:
-                del self._own_repetitions[next(iter(self._own_repetitions))]
-            found = _Repetition(*_OWN_REPETITIONS)
-        self._own_repetitions[key] = found
-        return found
+    def _take(self, message: "_Message", record: logging.LogRecord, now: float) -> bool:
+        participant = getattr(record, "participant", None)
+        if participant is None:
+            is_foreign = hasattr(record, "address")
+            return (message.foreign if is_foreign else message.further).take(now)
+        key = (str(record.msg), str(participant))  # in all pods: who may join many has no more
+        own = _entry(self._own_repetitions, key, _own_repetitions, _MAX_PARTICIPANTS)
+        lines = message.further if now - own.asked < _MINUTE else message.first
+        return own.take(now) and lines.take(now)
 
     def _add(self, line: str) -> None:
         with self._changed:
@@ -193,22 +182,48 @@ class QueuedHandler(logging.Handler):
             return None
 
 
-class _Repetition:
-    """Lines with one message: how many more may be logged, and how many were left out."""
+class _Repetitions:
+    """Lines with one message, of one origin: how many more may be logged."""
 
-    __slots__ = ("_at", "_burst", "_left", "_rate", "left_out")
+    __slots__ = ("_burst", "_left", "_rate", "asked")
 
     def __init__(self, burst: int, rate: int) -> None:
+        self.asked = -_MINUTE  # when a line was last to be logged
         self._burst = burst
         self._rate = rate  # a minute
         self._left = float(burst)
-        self._at = 0.0
-        self.left_out = 0
 
     def take(self, now: float) -> bool:
-        self._left = min(self._burst, self._left + (now - self._at) * self._rate / _MINUTE)
-        self._at = now
+        self._left = min(self._burst, self._left + (now - self.asked) * self._rate / _MINUTE)
+        self.asked = now
         if self._left < 1:
             return False
         self._left -= 1
         return True
+
+
+class _Message:
+    """One message: how many more lines may have it, by their origin, and how many were left out."""
+
+    __slots__ = ("first", "foreign", "further", "left_out")
+
+    def __init__(self) -> None:
+        self.first = _Repetitions(*_REPETITIONS)  # of a participant that had none for a minute
+        self.further = _Repetitions(*_REPETITIONS)
+        self.foreign = _Repetitions(*_FOREIGN_REPETITIONS)
+        self.left_out = 0
+
+
+def _own_repetitions() -> _Repetitions:
+    return _Repetitions(*_OWN_REPETITIONS)
+
+
+def _entry(table: dict[K, V], key: K, new: Callable[[], V], limit: int) -> V:
+    """Return an entry, a new one in the place of the one that was not used for longest."""
+    found = table.pop(key, None)
+    if found is None:
+        if len(table) >= limit:
+            del table[next(iter(table))]
+        found = new()
+    table[key] = found
+    return found

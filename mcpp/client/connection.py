@@ -111,7 +111,7 @@ class Options:
         silence_seconds: silence after which the gateway is pinged.
         keep_trying: retry also if the gateway cannot be reached at first.
         backoff: returns the seconds to wait before attempt 0, 1, 2, …
-        ssl_context: for `wss:` addresses; None uses the system's certificates.
+        ssl_context: for `wss:` addresses; None trusts the authority in MCPP_CA, or the system's.
     """
 
     buffer_messages: int = 1024

@@ -13,6 +13,7 @@ from mcpp.errors import ClosedError, PodNotFoundError
 from mcpp.filters import Filter
 from mcpp.session.session import ClientSession
 from mcpp.transports.several import SeveralGateways, split_addresses
+from mcpp.transports.tls import trust
 from mcpp.transports.token_sources import TokenSource
 from mcpp.transports.transport import Connector
 from mcpp.transports.websocket import WebSocketConnector
@@ -74,8 +75,11 @@ async def connect(
         capacity=options.buffer_messages,
         capacity_bytes=options.buffer_bytes,
     )
+    ca = address.ca or os.environ.get("MCPP_CA")
     connectors = [
-        WebSocketConnector(url, address.token, options.ssl_context, options.silence_seconds)
+        WebSocketConnector(
+            url, address.token, options.ssl_context or trust(url, ca), options.silence_seconds
+        )
         for url in split_addresses(address.url)
     ]
     for each in connectors:  # now, not when the others are gone

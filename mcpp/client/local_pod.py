@@ -52,10 +52,15 @@ _REACHED_AT: Final = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of a pod's gateway, with a participant's token."""
+    """The address of a pod's gateway, with a participant's token.
+
+    `ca` is a file with the certificate of the authority that signed the gateway's; without one, it
+    is MCPP_CA, or the system's authorities are trusted.
+    """
 
     url: str
     token: TokenSource
+    ca: str | None = None
 
 
 def find(start: Path | None = None) -> "LocalPod | None":
@@ -116,7 +121,7 @@ def locate(
     if pod is None:
         raise PodNotFoundError("set MCPP_URL and MCPP_TOKEN, or start one here with `mcpp up`")
     token = pod.token(name) or pod.add(name, multiple=is_person, is_person=is_person)
-    return Address(pod.url, token)
+    return Address(pod.url, token, environ.get("MCPP_CA"))
 
 
 def is_named(environ: Mapping[str, str]) -> bool:
@@ -137,7 +142,7 @@ def complete(
     url = environ.get("MCPP_URL") if url is None else url
     token = _token_of(environ) if token is None else token
     if url and token:
-        return Address(url, token)
+        return Address(url, token, environ.get("MCPP_CA"))
     raise PodNotFoundError(f"{'MCPP_TOKEN' if url else 'MCPP_URL'} is not set, but the other is")
 
 

@@ -17,11 +17,12 @@ from mcpp.errors import AbsentError, NoAnswerError, Refused, RemoteError
 from mcpp.kinds import Kind
 from mcpp.protocol import rpc
 from mcpp.protocol.envelope import Envelope
-from mcpp.protocol.rpc import TOOLS_CALL, TOOLS_LIST, Failure
+from mcpp.protocol.rpc import METHOD_NOT_FOUND, TOOLS_CALL, TOOLS_LIST, Failure
 from mcpp.tracing.spans import OpenSpan
 
 # The longest values of the reserved members of `_meta` that are read: W3C's own limits.
 _CARRIER: Final = {"traceparent": 128, "tracestate": 512, "baggage": 8192}
+_METHOD: Final = "mcp.method.name"
 _KINDS: Final = {"client": SpanKind.CLIENT, "internal": SpanKind.INTERNAL}
 # Peers choose the names of what they ask for.
 _MAX_NAME: Final = 128
@@ -48,7 +49,6 @@ class OtelTracer:
         ambient = trace.get_current_span().get_span_context()
         context = None if ambient.is_valid else _context_in(params)
         with self._open(_name(method, name), SpanKind.CLIENT, attributes, context) as span:
-            span.may_find_no_peer = method == TOOLS_LIST
             yield span
 
     @contextmanager
@@ -98,7 +98,7 @@ class OtelTracer:
         # Attached, so that its baggage goes on, too: a span's parent alone would not do that.
         token = None if context is None else attach(context)
         recorded = self._tracer.start_span(name, None, kind, attributes, links)
-        span = _OtelSpan(recorded)
+        span = _OtelSpan(recorded, str(attributes.get(_METHOD, "")))
         try:
             with trace.use_span(
                 recorded, end_on_exit=True, record_exception=False, set_status_on_exception=False
@@ -116,9 +116,9 @@ class OtelTracer:
 class _OtelSpan(OpenSpan):
     """A span of OpenTelemetry."""
 
-    def __init__(self, span: trace.Span) -> None:
+    def __init__(self, span: trace.Span, method: str = "") -> None:
         self._span = span
-        self.may_find_no_peer = False  # a participant that leaves has no tools: that is no error
+        self._method = method  # of the request, if it is the span of one
 
     def inject(self, params: dict[str, Any]) -> dict[str, Any]:
         carrier: dict[str, str] = {}
@@ -136,14 +136,18 @@ class _OtelSpan(OpenSpan):
         self._span.set_attributes(dict(attributes))
 
     def describe(self, method: str, params: Mapping[str, Any]) -> None:
-        name = params.get("name")
+        self._method, name = method, params.get("name")
         self._span.update_name(_name(method, name))
         self.set(_attributes(method, name if isinstance(name, str) else None))
 
+    def refuse(self, code: int) -> None:
+        if _is_expected(self._method, code):
+            self._span.set_status(StatusCode.OK)  # final: an error is ignored after it
+
     def fail(self, error: BaseException) -> None:
         """Record the exception by which the work ended."""
-        if isinstance(error, AbsentError) and self.may_find_no_peer:
-            return
+        if isinstance(error, AbsentError) and self._method == TOOLS_LIST:
+            return  # a participant that leaves has no tools: that is no error
         if isinstance(error, RemoteError):
             self._fail_with_code(error.code, error.message)
             return
@@ -154,9 +158,19 @@ class _OtelSpan(OpenSpan):
         self._span.set_attribute("error.type", _error_type(error))
 
     def _fail_with_code(self, code: int, message: str) -> None:
-        known = str(code)
-        self._span.set_attributes({"error.type": known, "rpc.response.status_code": known})
-        self._span.set_status(StatusCode.ERROR, message)
+        self._span.set_attribute("rpc.response.status_code", str(code))
+        if not _is_expected(self._method, code):
+            self._span.set_attribute("error.type", str(code))
+            self._span.set_status(StatusCode.ERROR, message)
+
+
+def _is_expected(method: str, code: int) -> bool:
+    """Return whether an error only says that a peer does not offer what it was asked for.
+
+    Those who ask for a list, or whether an MCP server knows the newest revision, must expect it.
+    """
+    is_optional = method == "ping" or method.endswith("/list")
+    return method == "server/discover" or (is_optional and code == METHOD_NOT_FOUND)
 
 
 def _error_type(error: BaseException) -> str:
@@ -173,7 +187,7 @@ def _name(method: str, name: object) -> str:
 
 
 def _attributes(method: str, name: str | None) -> dict[str, Any]:
-    attributes = {"mcp.method.name": method}
+    attributes = {_METHOD: method}
     if method == TOOLS_CALL:
         attributes["gen_ai.operation.name"] = "execute_tool"
     if name is not None and method == TOOLS_CALL:

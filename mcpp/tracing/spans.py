@@ -37,6 +37,9 @@ class OpenSpan:
     def describe(self, method: str, params: Mapping[str, Any]) -> None:
         """Give a span that another library has opened for a request our name and attributes."""
 
+    def refuse(self, code: int) -> None:
+        """Record an error with which such a request is answered, before that library does."""
+
 
 class SpanTracer(Protocol):
     """Makes spans. An exception that leaves a span's block becomes the span's error."""

@@ -42,11 +42,12 @@ def tools_token(name: str, environ: Mapping[str, str]) -> str | None:
     return pod.token(name + SUFFIX) or pod.add(name + SUFFIX, _CAPABILITIES, multiple=True)
 
 
-def pod_server(name: str, url: str, token: str) -> McpServerStdio:
-    """Return the MCP server for the agent `name`, which gets the token in its environment."""
+def pod_server(name: str, address: local_pod.Address, token: str) -> McpServerStdio:
+    """Return the MCP server for the agent `name`, which gets its own token in its environment."""
+    variables = {"MCPP_URL": address.url, "MCPP_TOKEN": token, "MCPP_CA": address.ca}
     return McpServerStdio(
         name="pod",
         command=sys.executable,
         args=[*_ARGUMENTS, "--agent", name],
-        env=[EnvVariable(name="MCPP_URL", value=url), EnvVariable(name="MCPP_TOKEN", value=token)],
+        env=[EnvVariable(name=name, value=value) for name, value in variables.items() if value],
     )

@@ -83,7 +83,7 @@ def _run_acp(arguments: argparse.Namespace, command: list[str]) -> int:
     )
     settings = AcpSettings(
         launch,
-        servers=() if token is None else [pod_server(name, address.url, token)],
+        servers=() if token is None else [pod_server(name, address, token)],
         approvers=arguments.approver,
         mode=arguments.mode,
         sessions=session_file(name, address.url, [str(folder), *command]),

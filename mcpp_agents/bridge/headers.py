@@ -13,7 +13,7 @@ from mcp.shared.inbound import find_invalid_x_mcp_header
 from mcp.shared.message import SessionMessage
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, JSONRPCRequest
 
-from mcpp.tracing import spans
+from mcpp_agents.bridge.request_spans import RequestSpans
 
 # Where the caller's capabilities are while the SDK writes its own.
 _CALLER: Final = "mcpp/capabilities"
@@ -48,16 +48,16 @@ def keep_capabilities(params: dict[str, Any]) -> dict[str, Any]:
 class CapabilityWriter:
     """A stream of messages to a server that puts the caller's capabilities in their place."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, spans: RequestSpans) -> None:
         self._stream = stream
+        self._spans = spans
 
     async def send(self, item: SessionMessage, /) -> None:
         """Send a message."""
         params = None
         if isinstance(item.message, JSONRPCRequest):
             params = item.message.params
-            # The SDK calls this in the span that it has opened for the request.
-            spans.current().describe(item.message.method, params or {})
+            self._spans.ask(item.message)
         meta = params.get("_meta") if params else None
         if params and isinstance(meta, dict) and _CALLER in meta:
             kept = {name: value for name, value in meta.items() if name != _CALLER}

@@ -26,6 +26,7 @@ from mcpp.protocol.rpc import Failure
 from mcpp_agents.bridge.headers import CapabilityWriter, drop_invalid_tools, keep_capabilities
 from mcpp_agents.bridge.openers import HttpStatus, Open, StartError, http_status
 from mcpp_agents.bridge.recovery import admit_task, recover_answers, without_placeholder
+from mcpp_agents.bridge.request_spans import RequestSpans
 from mcpp_agents.bridge.server_questions import ServerQuestions
 from mcpp_agents.bridge.state import tasks
 from mcpp_agents.bridge.state.notifications import LIST_CHANGES, RESOURCE_UPDATED, Notifications
@@ -316,6 +317,7 @@ async def _monitored(
     opening: AbstractAsyncContextManager[Any], ended: anyio.Event
 ) -> AsyncIterator[Any]:
     """Open a transport that recovers unparsable answers and sets `ended` when the server ends."""
+    spans = RequestSpans()
     async with opening as (read, write):
         sender, receiver = anyio.create_memory_object_stream[Any](0)
 
@@ -325,6 +327,7 @@ async def _monitored(
                     try:
                         async for item in read:
                             for message in recover_answers(item):
+                                spans.answer(message)
                                 await sender.send(admit_task(message))
                     finally:
                         ended.set()  # before pending requests fail
@@ -333,7 +336,7 @@ async def _monitored(
 
         async with background() as running, receiver:
             running.start_soon(copy)
-            yield receiver, CapabilityWriter(write)
+            yield receiver, CapabilityWriter(write, spans)
 
 
 def _only(error: Exception) -> Exception:

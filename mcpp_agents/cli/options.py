@@ -26,6 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     group.add_argument("--token-file", help="a file with the token; read for every connection")
     group.add_argument("--token-command", help="a command that prints the token; run likewise")
+    group.add_argument(
+        "--ca",
+        metavar="FILE",
+        help="the certificate of the authority that signed the gateway's (default: MCPP_CA, or the "
+        "system's authorities)",
+    )
 
 
 def add_color(parser: argparse.ArgumentParser) -> None:
@@ -132,5 +138,5 @@ def environ_of(arguments: argparse.Namespace) -> dict[str, str]:
     if any(value is not None for value in tokens.values()):
         for name in tokens:  # an option takes the place of any of the variables
             environ.pop(name, None)
-    given = {"MCPP_URL": arguments.url, **tokens}
+    given = {"MCPP_URL": arguments.url, "MCPP_CA": arguments.ca, **tokens}
     return environ | {name: value for name, value in given.items() if value is not None}

@@ -68,7 +68,8 @@ def _serve_http(arguments: argparse.Namespace) -> int:
     with importing("mcp"):
         from mcpp_agents.mcp_server.http_server import PodHttpServer, serve
 
-    app = PodHttpServer(options.gateway_url(arguments), checks_host=not _is_public(arguments.http))
+    url, is_public = options.gateway_url(arguments), _is_public(arguments.http)
+    app = PodHttpServer(url, ca=arguments.ca, checks_host=not is_public)
     with _listen(arguments.http) as listener, suppress(KeyboardInterrupt):
         if listener.family != socket.AF_UNIX:
             sys.stderr.write(f"mcpp mcp: http://{address_of(listener)}/mcp\n")

@@ -23,6 +23,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 
 import mcpp
+from mcpp.client.local_pod import Address
 from mcpp.client.tasks import background
 from mcpp.errors import JoinError
 from mcpp_agents.mcp_server.server import PodServer
@@ -224,12 +225,14 @@ class PodHttpServer:
 
     Args:
         url: the gateway's address.
+        ca: a file with the certificate of its authority; see `Address`.
         checks_host: whether only requests to this machine's own names are served, against pages
             that reach it by another name (DNS rebinding).
     """
 
-    def __init__(self, url: str, *, checks_host: bool = True) -> None:
+    def __init__(self, url: str, *, ca: str | None = None, checks_host: bool = True) -> None:
         self._url = url
+        self._ca = ca
         self._pod = _pod_in(urlsplit(url).query)
         self._tasks: TaskGroup
         # By the digest of the token, and the pod; None for a token that needs no `pod=`.
@@ -342,7 +345,8 @@ class PodHttpServer:
             nonlocal joined
             try:
                 async with AsyncExitStack() as stack:
-                    connecting = mcpp.connect(url, token=token, last=KEPT_ENVELOPES, own=True)
+                    address = Address(url, token, self._ca)
+                    connecting = mcpp.connect(address, last=KEPT_ENVELOPES, own=True)
                     pod = await stack.enter_async_context(connecting)
                     tasks = await stack.enter_async_context(background())
                     shared = SharedPod(pod)

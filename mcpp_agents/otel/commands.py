@@ -49,10 +49,10 @@ def main(argv: list[str]) -> int:
     log_to_terminal("otel")
     with importing("otel"):
         from mcpp_agents.otel.exporter import ContextExporter
-        from mcpp_agents.otel.state import read_state
+        from mcpp_agents.otel.state import ExportState, open_state
 
         exporter = make_exporter("console" if arguments.console else "otlp", arguments.endpoint)
-    state = read_state(arguments.state)
+    state = ExportState() if arguments.state is None else open_state(arguments.state)
     address = options.address_of(arguments, arguments.name)
 
     async def run() -> None:

@@ -2,12 +2,12 @@
 
 import http.client
 import json
-import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from mcpp.errors import AddressError, McppError
+from mcpp.transports.tls import trust
 
 _SECONDS: Final = 10.0
 _MAX_BYTES: Final = 64 << 20
@@ -20,18 +20,19 @@ class AdminError(McppError):
 class AdminClient:
     """Asks one gateway. Opens a connection for each request."""
 
-    def __init__(self, url: str, token: str) -> None:
-        """Raises AddressError."""
+    def __init__(self, url: str, token: str, ca: str | None = None) -> None:
+        """Trust the system's authorities, or only the one in the file `ca`. Raises AddressError."""
         self._token = token
         try:
             parts = urlsplit(url)
-            self._scheme, self._host, self._port = parts.scheme, parts.hostname or "", parts.port
+            scheme, self._host, self._port = parts.scheme, parts.hostname or "", parts.port
             self._host.encode("idna")
         except ValueError:  # a bracket without the other, or a port that is none
-            self._scheme = self._host = ""
+            scheme = self._host = ""
         is_host = self._host and not any(each <= " " for each in self._host)
-        if self._scheme not in ("http", "https") or not is_host:
+        if scheme not in ("http", "https") or not is_host:
             raise AddressError(url, "it is not an address such as http://127.0.0.1:8787")
+        self._tls = trust(url, ca)
 
     def get(self, name: str, query: Mapping[str, str]) -> Any:
         """Return what the gateway shows under a name."""
@@ -43,10 +44,9 @@ class AdminClient:
 
     def _ask(self, method: str, path: str, body: bytes) -> Any:
         host, port = self._host, self._port
-        if self._scheme == "https":
-            context = ssl.create_default_context()
+        if self._tls is not None:
             line: http.client.HTTPConnection = http.client.HTTPSConnection(
-                host, port, timeout=_SECONDS, context=context
+                host, port, timeout=_SECONDS, context=self._tls
             )
         else:
             line = http.client.HTTPConnection(host, port, timeout=_SECONDS)

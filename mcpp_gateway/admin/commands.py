@@ -24,7 +24,7 @@ def main(argv: list[str]) -> int:
     """Show the state of a gateway, close connections, revoke tokens, drain."""
     arguments = _parser().parse_args(argv)
     try:
-        client = AdminClient(arguments.url, _token(arguments))
+        client = AdminClient(arguments.url, _token(arguments), arguments.ca)
         if arguments.command in _VIEWS:
             query = {"pod": arguments.pod, "participant": getattr(arguments, "participant", None)}
             given = {name: value for name, value in query.items() if value is not None}
@@ -51,6 +51,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--token-file", type=Path, help="a file with the token (default: MCPP_ADMIN_TOKEN)"
+    )
+    parser.add_argument(
+        "--ca",
+        metavar="FILE",
+        default=os.environ.get("MCPP_CA"),
+        help="the certificate of the authority that signed the gateway's (default: MCPP_CA, or the "
+        "system's authorities)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

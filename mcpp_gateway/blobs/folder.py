@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from mcpp_gateway.blobs.store import BlobStoreError, NoSpaceError, StoredBlob, WrongHashError
+from mcpp_gateway.storage.disk import sync_path
 
 BLOBS: Final = "blobs"
 UNKNOWN_UPLOADER: Final = "~"  # erased, or not exported; no participant has this name
@@ -94,7 +95,7 @@ class _FileWriter:
     def __init__(self, folder: Path, store: FolderStore) -> None:
         if not folder.exists():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _sync(folder.parent)
+            sync_path(folder.parent)
         self._folder = folder
         self._store = store
         self._path = folder / f".{secrets.token_hex(8)}"
@@ -128,7 +129,7 @@ class _FileWriter:
         marker = self._folder / f"{hash}.{participant}"
         os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         os.utime(marker, (time, time))
-        _sync(self._folder)
+        sync_path(self._folder)
         self._abort()
         return hash
 
@@ -226,7 +227,7 @@ def copy_blobs(
             else:
                 _copy(each, destination / each.name, link=link)
                 count += 1
-    _sync(destination)
+    sync_path(destination)
     return count
 
 
@@ -243,12 +244,3 @@ def _copy(source: Path, destination: Path, *, link: bool) -> None:
     shutil.copy2(source, destination)
     with destination.open("rb") as copy:
         os.fsync(copy.fileno())
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with suppress(NotImplementedError):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

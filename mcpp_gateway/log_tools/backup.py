@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from mcpp_gateway.blobs.folder import BLOBS, copy_blobs
-from mcpp_gateway.log_tools.new_folder import new_folder, sync
+from mcpp_gateway.log_tools.new_folder import new_folder
 from mcpp_gateway.log_tools.reader import LogReader, OpenSegment
 from mcpp_gateway.storage import segments
+from mcpp_gateway.storage.disk import sync_path
 from mcpp_gateway.storage.recovery import END_BYTES
 from mcpp_gateway.storage.segments import HEADER_BYTES, SEAL, NewRecord
 
@@ -96,4 +97,4 @@ def _copy(each: OpenSegment, folder: Path, size: int, tail: bytes) -> None:
             copy.write(each.file.read(offset, min(_COPY_BYTES, size - offset)))
         copy.write(tail)
     path.chmod(0o600)
-    sync(path)
+    sync_path(path)

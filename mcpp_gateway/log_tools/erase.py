@@ -16,10 +16,9 @@ from mcpp.protocol.envelope import GATEWAY
 from mcpp_gateway.blobs.folder import BLOBS, delete_blobs, forget_uploader
 from mcpp_gateway.core.history.erasing import Erasure
 from mcpp_gateway.core.records import decode_batch
-from mcpp_gateway.log_tools.new_folder import sync
 from mcpp_gateway.log_tools.reader import LogReader, LogToolError
 from mcpp_gateway.storage import erasure as erasures
-from mcpp_gateway.storage.disk import OsDisk
+from mcpp_gateway.storage.disk import OsDisk, sync_path
 from mcpp_gateway.storage.index.log_index import TEXT
 from mcpp_gateway.storage.log_store import LogStoreError, take_lock
 from mcpp_gateway.storage.segment_log import SegmentLog
@@ -104,4 +103,4 @@ def _remove_blobs(
     delete_blobs(folder, gone)
     if erasure.participant is not None and erasure.context is None:
         forget_uploader(folder, erasure.participant, erasure.before, kept)
-    sync(folder)
+    sync_path(folder)

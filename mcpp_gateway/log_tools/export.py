@@ -26,9 +26,9 @@ from mcpp_gateway.core.records import (
     encode_state,
     recipients,
 )
-from mcpp_gateway.log_tools.new_folder import new_folder, sync
+from mcpp_gateway.log_tools.new_folder import new_folder
 from mcpp_gateway.log_tools.reader import LogReader, LogToolError, OpenSegment, is_in_use
-from mcpp_gateway.storage.disk import OsDisk
+from mcpp_gateway.storage.disk import OsDisk, sync_path
 from mcpp_gateway.storage.log_store import SEALED
 from mcpp_gateway.storage.segment_log import SegmentLog, SegmentOptions
 from mcpp_gateway.storage.segments import BATCH, STATE, DamagedError, NewRecord
@@ -225,7 +225,7 @@ def seal(folder: Path) -> None:
     if is_in_use(folder):
         raise LogToolError("a gateway is running on this log; stop it before you seal the log")
     (folder / SEALED).touch(mode=0o600)
-    sync(folder)
+    sync_path(folder)
 
 
 # --- import ---------------------------------------------------------------------------------------

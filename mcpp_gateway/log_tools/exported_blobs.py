@@ -11,8 +11,9 @@ from typing import Final
 import msgspec
 
 from mcpp_gateway.blobs.folder import BLOBS, UNKNOWN_UPLOADER, copy_blobs, delete_blobs
-from mcpp_gateway.log_tools.new_folder import new_folder, sync
+from mcpp_gateway.log_tools.new_folder import new_folder
 from mcpp_gateway.log_tools.reader import LogToolError
+from mcpp_gateway.storage.disk import sync_path
 
 # In a member `text` the quotes are escaped, so this is never part of one.
 _MEMBER: Final = b'"attachments":'
@@ -72,5 +73,5 @@ def import_blobs(source: Path, pod: Path, hashes: Container[str]) -> int:
             (folder / f"{path.name}.{UNKNOWN_UPLOADER}").touch(mode=0o600)
     kept = {path.name for path in contents}
     delete_blobs(folder, {path.name.partition(".")[0] for path in found} - kept)
-    sync(folder)
+    sync_path(folder)
     return len(contents)

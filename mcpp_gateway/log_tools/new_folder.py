@@ -1,6 +1,5 @@
 """A folder that appears complete or not at all."""
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -8,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mcpp_gateway.log_tools.reader import LogToolError
+from mcpp_gateway.storage.disk import sync_path
 
 
 @contextmanager
@@ -23,18 +23,9 @@ def new_folder(path: Path) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         yield temporary
-        sync(temporary)
+        sync_path(temporary)
         temporary.rename(path)
-        sync(path.parent)
+        sync_path(path.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-
-
-def sync(path: Path) -> None:
-    """Return when a file's content, or a folder's names, are on stable storage."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

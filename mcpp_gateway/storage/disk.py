@@ -7,7 +7,6 @@ unsynced writes, tears and reorders them, and fails on demand.
 import fcntl
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -125,7 +124,7 @@ class OsDisk:
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for each in missing:  # the folder's own name has to survive a power loss, too
-            _sync_folder(each.parent)
+            sync_path(each.parent)
 
     @property
     def location(self) -> str:
@@ -148,13 +147,13 @@ class OsDisk:
         (self.folder / name).replace(self.folder / to)
 
     def sync(self) -> None:
-        _sync_folder(self.folder)
+        sync_path(self.folder)
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync_path(path: Path) -> None:
+    """Return when a file's content, or a folder's names, are on stable storage."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        with suppress(NotImplementedError):
-            os.fsync(descriptor)
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)

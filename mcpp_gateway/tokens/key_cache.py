@@ -76,7 +76,7 @@ class KeyCache:
 
         Where the token or the keys have no id, these are the first few of the algorithm.
         """
-        if self._renews and self._clock() - self._read_at > KEEP_SECONDS:
+        if self.is_stale:
             return ()
         named = [key for key in self._keys if id is not None and key.id == id]
         if named:
@@ -92,9 +92,14 @@ class KeyCache:
         return max(0.0, self._tried_at + REFRESH_SECONDS - self._clock())
 
     @property
+    def age_seconds(self) -> float | None:
+        """The seconds since the keys were read, infinite before that; None if they are fixed."""
+        return self._clock() - self._read_at if self._renews else None
+
+    @property
     def is_stale(self) -> bool:
         """Whether no keys are known, or only such that are too old."""
-        return self._renews and self._clock() - self._read_at > KEEP_SECONDS
+        return self.age_seconds is not None and self.age_seconds > KEEP_SECONDS
 
     def renew(self) -> None:
         """Read the keys anew if that is due; called about once a second."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mcpp_gateway.config import OWN_ISSUER, Config, ConfigError, IssuerSettings
@@ -74,6 +74,7 @@ class TokenService:
         self._issuers = list(self._issuers_of(config))
         if self._store is not None and config.has_own_tokens:
             self._issuers.append(self._own_issuer(self._store))
+        self._keys = {issuer.name: issuer.keys for issuer in self._issuers}
         self._verification = Issuers(self._issuers, config.pods)
         self._read_revocations()
         self.learn()
@@ -137,25 +138,28 @@ class TokenService:
         is_new = self._learn_revocations(store)
         if is_same:
             return is_new
-        for issuer in self._issuers:
-            if issuer.name == OWN_ISSUER:
-                try:
-                    issuer.keys.load()
-                except (KeySetError, OSError) as error:  # those that were read before stay
-                    logger.error("keys cannot be read", extra={"reason": str(error)})  # noqa: TRY400
+        own = self._keys.get(OWN_ISSUER)
+        if own is not None:
+            try:
+                own.load()
+            except (KeySetError, OSError) as error:  # those that were read before stay
+                logger.error("keys cannot be read", extra={"reason": str(error)})  # noqa: TRY400
         return is_new
 
     def has_withdrawn_key(self, grant: GrantedSettings) -> bool:
         """Return whether the key that signed a token is not one of its issuer any more (S-14)."""
-        return grant.key is not None and any(
-            issuer.name == grant.issuer and issuer.keys.has_withdrawn(grant.key)
-            for issuer in self._issuers
-        )
+        keys = self._keys.get(grant.issuer)
+        return keys is not None and grant.key is not None and keys.has_withdrawn(grant.key)
+
+    def key_ages(self) -> Mapping[str, float]:
+        """Return the age of each issuer's keys in seconds, of those that are read anew."""
+        ages = {issuer: keys.age_seconds for issuer, keys in self._keys.items()}
+        return {name: age for name, age in ages.items() if age is not None}
 
     def renew_keys(self) -> None:
         """Read keys anew where that is due; called about once a second."""
-        for issuer in self._issuers:
-            issuer.keys.renew()
+        for keys in self._keys.values():
+            keys.renew()
 
     def _read_revocations(self) -> None:
         """Read what was revoked, or raise ConfigError: otherwise it would be admitted (S-10)."""

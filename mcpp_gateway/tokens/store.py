@@ -131,9 +131,8 @@ class TokenStore:
         except (KeySetError, IndexError) as error:
             raise ConfigError(f"{self.folder}: no signing key: {error}") from None
         with self._lock():
-            kept = [each for each in self.issued() if each.expires > now]
-            lines = [msgspec.json.encode(each) for each in (*kept, issued)]
-            self._write("issued.jsonl", b"\n".join(lines) + b"\n")
+            kept = [line for _, line in self._issued_lines() if not _is_over(line, now)]
+            self._write("issued.jsonl", b"\n".join([*kept, msgspec.json.encode(issued)]) + b"\n")
         return token
 
     def issued(self) -> list[IssuedToken]:
@@ -223,7 +222,7 @@ class TokenStore:
         try:
             return SigningKey(_key_id(path), path.read_bytes())
         except OSError as error:
-            raise KeySetError(f"{path}: {error}") from None
+            raise KeySetError(f"{path}: {error.strerror}") from None
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
@@ -278,6 +277,14 @@ def _decode_issued(line: bytes) -> IssuedToken:
         return msgspec.json.decode(line, type=IssuedToken)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TokenFileError(f"damaged: {error}") from None
+
+
+def _is_over(line: bytes, now: float) -> bool:
+    """Return whether a line is of an expired token; a damaged one may be of one to be revoked."""
+    try:
+        return _decode_issued(line).expires <= now
+    except TokenFileError:
+        return False
 
 
 def _user_name(id: int) -> str:

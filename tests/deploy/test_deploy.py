@@ -340,7 +340,7 @@ async def test_participants_talk_through_the_proxy_and_metrics_stay_private(
         assert await status(port, trust, "/healthz") == 200
         assert await status(port, trust, "/") == 200
         assert await status(port, trust, "/metrics") == 404
-        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+        monkeypatch.setenv("MCPP_CA", str(tmp_path / "authority.pem"))
         url = f"wss://localhost:{port}/ws?pod=demo"
         async with (
             mcpp.connect(url, token=token("alice")) as alice,

@@ -124,6 +124,45 @@ def test_a_participant_that_keeps_reconnecting_hides_no_other() -> None:
 
 
 @pytest.mark.rule("G-67")
+@pytest.mark.parametrize("noisy", [1, 50])
+def test_a_thousand_quiet_participants_leave_a_line_each_beside_noisy_ones(noisy: int) -> None:
+    names = [f"agent-{number}" for number in range(1_000 - noisy)]
+    flapping = [f"flapping-{number % noisy}" for number in range(5_000)]
+    mixed = [*flapping, *(each for name in names for each in (name, "flapping-0"))]
+    shown = [line.partition("participant=")[2].split()[0] for line in joins(mixed)]
+    assert [name for name in shown if name.startswith("agent-")] == names
+    assert len(shown) == len(names) + min(100 * noisy, noisy + 1_000)
+
+
+@pytest.mark.rule("G-67")
+def test_lines_of_any_number_of_participants_are_bounded() -> None:
+    names = [f"agent-{number}" for number in range(3_000)]
+    assert len(joins(names * 3)) == 2_000
+
+
+@pytest.mark.rule("G-67")
+def test_a_participant_that_was_quiet_for_a_minute_is_not_hidden_by_noisy_ones() -> None:
+    now, stream = [0.0], io.StringIO()
+    handler = QueuedHandler(stream, clock=lambda: now[0])
+    handler.setFormatter(_TextLines())
+
+    def join(name: str) -> None:
+        handler.emit(record("joined", participant=name))
+
+    join("quiet")
+    for second in range(61):
+        now[0] = float(second)
+        for number in range(200):
+            join(f"flapping-{number}")
+        handler.flush()
+    join("quiet")
+    join("flapping-0")  # for more than a minute, too, but it has tried all the time
+    handler.close()
+    lines = stream.getvalue().splitlines()
+    assert "participant=quiet left_out=" in lines[-1]
+
+
+@pytest.mark.rule("G-67")
 def test_a_participant_of_many_pods_has_no_more_lines() -> None:
     lines = joins(["flapping"] * 2_000 + ["other"], pods=20)
     assert (len(lines), "participant=other" in lines[-1]) == (101, True)

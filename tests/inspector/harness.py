@@ -345,7 +345,7 @@ def up(folder: Path) -> Iterator[str]:
         try:
             assert process.stdout is not None
             output = "".join(iter(process.stdout.readline, "Stop with Ctrl-C.\n"))
-            found = re.search(r"inspector  (http://127\.0\.0\.1:\d+/#[\w-]{22})\s", output)
+            found = re.search(r"inspector  (https?://127\.0\.0\.1:\d+/#[\w-]{22})\s", output)
             assert found is not None, output
             yield found[1]
         finally:

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
+from mcpp.client import local_pod
 from mcpp_gateway import commands
 from tests.inspector.harness import BOUND, MCPP, InspectorHarness, inspector_harness, up
 
@@ -107,6 +109,31 @@ def test_a_sign_in_link_can_be_created_while_the_gateway_runs(tmp_path: Path) ->
     late = mcpp("--link")
     assert (late.returncode, late.stdout) == (2, "")
     assert "no gateway is running here" in late.stderr
+
+
+@pytest.mark.rule("G-63")
+def test_a_sign_in_link_is_created_by_a_gateway_of_ones_own_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, trusted = trustme.CA(), tmp_path / "authority.pem"
+    authority.cert_pem.write_to_path(trusted)
+    pod = local_pod.create(tmp_path)
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path(pod.folder / "key.pem")
+    certificate.cert_chain_pems[0].write_to_path(pod.folder / "cert.pem")
+    files = 'tls_cert = "cert.pem"\ntls_key = "key.pem"\n'
+    pod.path.write_text(pod.path.read_text().replace("[gateway]\n", f"[gateway]\n{files}"))
+    command = [MCPP, "token", "later", "--link"]
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=BOUND)
+
+    with up(tmp_path) as first:
+        assert "CERTIFICATE_VERIFY_FAILED" in run().stderr
+        monkeypatch.setenv("MCPP_CA", str(trusted))
+        link = run().stdout
+        assert link.partition("#")[0] == first.partition("#")[0]
+        assert link.startswith("https://127.0.0.1:")
 
 
 @pytest.mark.rule("G-61")

@@ -15,7 +15,9 @@ from websockets.server import ServerProtocol
 
 import mcpp
 from mcpp import encode, new_envelope
+from mcpp.cli.main import main
 from mcpp.client.connection import Options
+from mcpp.client.local_pod import Address
 from mcpp.client.tasks import background
 from mcpp.errors import AddressError, BusyError, JoinError, TooLargeError, UnreachableError
 from mcpp.session.resumption import Join
@@ -288,6 +290,44 @@ async def test_a_pod_is_joined_over_tls(certificate: Path) -> None:
         with pytest.raises(UnreachableError, match="certificate"):
             async with pod.connect("alice"):
                 pass
+    finally:
+        pod.close()
+
+
+async def test_an_authority_of_ones_own_is_named_in_the_environment_or_the_address(
+    certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = SocketPod(tls=certificate)
+    try:
+        pod.add("alice")
+        address = Address(pod.url, pod.token("alice"), str(certificate))
+        monkeypatch.setenv("MCPP_CA", str(tmp_path / "missing"))
+        async with mcpp.connect(address) as alice:
+            await alice.send("chat", "by the address")
+        with pytest.raises(AddressError, match=r"missing: No such file"):
+            async with pod.connect("alice"):
+                pass
+        (tmp_path / "empty").touch()
+        monkeypatch.setenv("MCPP_CA", str(tmp_path / "empty"))
+        with pytest.raises(AddressError, match="has no certificate of an authority"):
+            async with pod.connect("alice"):
+                pass
+        monkeypatch.setenv("MCPP_CA", str(certificate))
+        async with pod.connect("alice") as alice:
+            await alice.send("chat", "by the environment")
+            kept = await alice.attach(b"over TLS, too")
+            assert await alice.fetch(kept) == b"over TLS, too"
+    finally:
+        pod.close()
+
+
+def test_commands_pass_an_authority_on(certificate: Path, tmp_path: Path) -> None:
+    pod = SocketPod(tls=certificate)
+    try:
+        pod.add("alice")
+        join = ["--url", pod.url, "--token", pod.token("alice")]
+        for option, code in ((["--ca", str(certificate)], 0), ([], 1)):
+            assert main(["send", *join, *option, "hello"]) == code
     finally:
         pod.close()
 

@@ -128,6 +128,15 @@ class _GatewayCollector(Collector):
         for status, count in self._gateway.admission.failures.items():
             failed.add_metric([str(status)], count)
         yield failed
+        ages = GaugeMetricFamily(
+            "mcpp_issuer_keys_age_seconds",
+            "Time since an issuer's keys were last read; infinite if never.",
+            labels=["issuer"],
+        )
+        if self._gateway.tokens is not None:
+            for issuer, age in self._gateway.tokens.key_ages().items():
+                ages.add_metric([issuer], age)
+        yield ages
         build = GaugeMetricFamily(
             "mcpp_build_info", "Versions.", labels=["version", "python", "protocol"]
         )

@@ -9,6 +9,7 @@ import pytest
 import mcpp
 from mcpp import ContextTree
 from mcpp.client.factory import now, timestamp
+from mcpp.client.local_pod import Address
 from mcpp.testing import MemoryPod
 from mcpp_agents.acp.descriptions import ToolCallState
 from mcpp_agents.acp.limits import AcpLimits
@@ -271,11 +272,12 @@ async def test_two_agents_do_not_thank_each_other_endlessly(
 async def test_the_pod_s_tools_are_handed_over_and_secrets_are_not(
     pod: MemoryPod, folders: Folders
 ) -> None:
-    servers = [pod_server("coder", "ws://127.0.0.1:1/ws?pod=x", "token")]
+    address = Address("wss://127.0.0.1:1/ws?pod=x", "secret", "authority.pem")
+    servers = [pod_server("coder", address, "token")]
     async with coding_agent(pod, folders, servers=servers), pod.connect("alice") as alice:
         given = json.loads((await alice.ask("coder", "servers")).text)
         assert [(each["name"], [v["name"] for v in each["env"]]) for each in given] == [
-            ("pod", ["MCPP_URL", "MCPP_TOKEN"])
+            ("pod", ["MCPP_URL", "MCPP_TOKEN", "MCPP_CA"])
         ]
         assert (await alice.ask("coder", "env SECRET")).text == "not set"
 

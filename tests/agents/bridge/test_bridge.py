@@ -12,6 +12,8 @@ from uuid import uuid4
 
 import anyio
 import pytest
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCRequest, JSONRPCResponse
 
 import mcpp
 from mcpp import Progress
@@ -21,6 +23,7 @@ from mcpp.testing import MemoryPod
 from mcpp_agents.bridge.agent import bridge
 from mcpp_agents.bridge.headers import drop_invalid_tools
 from mcpp_agents.bridge.openers import Open, StartError, over_http, over_stdio
+from mcpp_agents.bridge.request_spans import RequestSpans
 from mcpp_agents.bridge.upstream import Upstream
 from tests.agents.http_server import QuietHandler, serve_http
 from tests.agents.processes import BOUND, Commands, RunningCommand
@@ -281,6 +284,15 @@ async def test_an_error_with_the_code_of_a_closed_connection_ends_no_server(pod:
             await alice.call("odd", "refuse")
         names = [tool["name"] for tool in (await alice.request("odd", "tools/list"))["tools"]]
         assert "grown" in names  # it is the same process
+
+
+def test_requests_that_are_never_answered_do_not_pile_up() -> None:
+    spans = RequestSpans()
+    for number in range(1_000):
+        spans.ask(JSONRPCRequest(jsonrpc="2.0", id=number, method="tools/list"))
+    assert len(spans._open) == 64
+    spans.answer(SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=999, result={})))
+    assert len(spans._open) == 63
 
 
 async def test_a_sampling_request_of_a_server_is_refused(pod: MemoryPod) -> None:

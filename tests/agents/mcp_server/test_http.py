@@ -7,12 +7,14 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import anyio
 import httpx2
 import mcp_types as types
 import pytest
+import trustme
 from anyio.abc import SocketStream
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
@@ -204,9 +206,9 @@ class OldClients:
 
 
 @asynccontextmanager
-async def old_clients(sockets: SocketPod) -> AsyncIterator[OldClients]:
+async def old_clients(sockets: SocketPod, ca: str | None = None) -> AsyncIterator[OldClients]:
     sockets.add("ide")
-    app = http_server.PodHttpServer(sockets.url)
+    app = http_server.PodHttpServer(sockets.url, ca=ca)
     headers = {"Authorization": f"Bearer {sockets.token('ide')}", "Accept": ACCEPT}
     transport = httpx2.ASGITransport(app)
     async with (
@@ -216,6 +218,19 @@ async def old_clients(sockets: SocketPod) -> AsyncIterator[OldClients]:
         ) as http,
     ):
         yield OldClients(http)
+
+
+async def test_a_gateway_of_ones_own_authority_is_joined(tmp_path: Path) -> None:
+    authority, trusted = trustme.CA(), tmp_path / "authority.pem"
+    authority.cert_pem.write_to_path(trusted)
+    certificate = authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem
+    certificate.write_to_path(tmp_path / "gateway.pem")
+    pod = SocketPod(tls=tmp_path / "gateway.pem")
+    try:
+        async with old_clients(pod, ca=str(trusted)) as clients:
+            assert await clients.initialize()
+    finally:
+        pod.close()
 
 
 async def test_clients_that_come_first_at_the_same_time_keep_their_sessions(

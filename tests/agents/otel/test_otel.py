@@ -17,13 +17,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 import mcpp
+from mcpp.cli.main import main
 from mcpp.client.tasks import background
 from mcpp.testing import MemoryPod
 from mcpp_agents.otel import contexts as context_module
 from mcpp_agents.otel.contexts import ContextLog, TracedContext
 from mcpp_agents.otel.exporter import ContextExporter
 from mcpp_agents.otel.spans import span_of
-from mcpp_agents.otel.state import ExportState, StateError, read_state, write_state
+from mcpp_agents.otel.state import ExportState, StateError, open_state, read_state, write_state
 from tests.agents.otel.collector import Collector, collecting
 from tests.agents.processes import Commands
 from tests.interaction.conftest import SocketPod
@@ -260,8 +261,16 @@ def test_a_state_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     write_state(path, msgspec.json.encode(ExportState(pod="demo", after="x")))
     assert read_state(path).after == "x"
     assert path.stat().st_mode & 0o777 == 0o600
-    with pytest.raises(StateError, match="cannot write"):
-        write_state(tmp_path / "absent" / "state", b"{}")
+    with pytest.raises(StateError, match=r"cannot write .*: Not a directory"):
+        write_state(path / "below a file" / "state", b"{}")
+
+
+def test_a_state_is_created_with_its_folder_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "state"
+    assert open_state(path) == ExportState()
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    write_state(path, msgspec.json.encode(ExportState(pod="demo", after="x")))
+    assert open_state(path) == read_state(path) == ExportState(pod="demo", after="x")
 
 
 # --- the command, with a collector ---
@@ -334,6 +343,25 @@ async def test_the_console_shows_spans_as_json(sockets: SocketPod, commands: Com
         assert await command.line_with('"name": "shown"')
         os.kill(command.process.pid, signal.SIGTERM)
         assert await command.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("/proc/state", "write {}: "),
+        ("/proc/new/state", "write {}: "),
+        ("file/state", "read {}: Not a directory"),
+        (".", "read {}: Is a directory"),
+    ],
+)
+def test_a_state_that_cannot_be_written_is_one_line_at_the_start(
+    place: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    path = tmp_path / place
+    assert main(["otel", "--url", "ws://127.0.0.1:1", "--token", "x", "--state", str(path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"mcpp otel: cannot {reason.format(path)}")
 
 
 async def test_a_state_of_another_pod_is_refused(

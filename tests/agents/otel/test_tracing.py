@@ -1,17 +1,25 @@
 """One trace across processes: a model agent, the bridge, and an MCP server of the official SDK."""
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
 
 import mcpp
 from mcpp.client.local_pod import Address
+from mcpp.errors import RemoteError
+from mcpp.testing import MemoryPod
+from mcpp.tracing import disable, enable
 from mcpp_agents.cli import tracing
+from tests.agents.bridge.test_bridge import bridged
 from tests.agents.model.model_server import Scripted, model_server
 from tests.agents.otel.collector import collecting
 from tests.agents.processes import Commands
@@ -93,6 +101,36 @@ async def test_agent_bridge_and_server_share_one_trace(
         assert span.attributes["gen_ai.tool.name"] == "show_trace"
         assert span.attributes["mcp.method.name"] == "tools/call"
     assert f"00-{root.trace}-{passed_on.id}-0" in results[0]
+
+
+@pytest.fixture
+def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """The spans of the process, those of the MCP SDK included."""
+    made, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(made))
+    monkeypatch.setattr("mcp.shared._otel._tracer", provider.get_tracer("sdk"))
+    enable(provider)
+    yield made
+    disable()
+
+
+async def test_what_a_server_does_not_offer_is_no_error_and_what_fails_is(
+    pod: MemoryPod, exporter: InMemorySpanExporter
+) -> None:
+    async with bridged(pod) as alice:
+        with pytest.raises(RemoteError):
+            await alice.request("odd", "prompts/list")
+        with pytest.raises(RemoteError):
+            await alice.request("odd", "resources/read", {"uri": "odd://absent"})
+    failed: dict[str, list[bool]] = {}
+    for span in exporter.get_finished_spans():
+        is_error = span.status.status_code is StatusCode.ERROR
+        failed.setdefault(span.name, []).append(is_error)
+    # The caller's, the bridge's, and the one to the server: for a card, the bridge asks itself.
+    assert failed.pop("resources/read") == [True] * 3
+    assert failed.pop("prompts/list") == [False] * 4
+    for name in ("server/discover", "initialize", "ping", "resources/list", "tools/list"):
+        assert not any(failed[name]), name
 
 
 @pytest.mark.parametrize(

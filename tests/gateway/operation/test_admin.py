@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio.to_thread
 import pytest
+import trustme
 from openapi_spec_validator import validate
 from websockets.exceptions import InvalidStatus
 
@@ -236,6 +237,35 @@ def test_an_address_that_is_none_is_one_line(
     assert line == f"mcpp admin: cannot connect to {url!r}: {reason}"
 
 
+async def test_the_command_trusts_an_authority_of_ones_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, trusted = trustme.CA(), tmp_path / "authority.pem"
+    authority.cert_pem.write_to_path(trusted)
+    certificate = authority.issue_cert("localhost")
+    certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    files = {"tls_cert": str(tmp_path / "cert.pem"), "tls_key": str(tmp_path / "key.pem")}
+    monkeypatch.setenv("MCPP_ADMIN_TOKEN", ADMIN)
+    text = config_text(gateway=files) + f'[admin]\ntoken = "{ADMIN}"\n'
+    async with asyncio.timeout(3 * BOUND), running(text) as gateway:
+
+        async def run(*options: str) -> tuple[int, str]:
+            command = ["--url", f"https://localhost:{gateway.port}", *options, "status"]
+            code = await anyio.to_thread.run_sync(main, command)
+            return code, capsys.readouterr().err
+
+        assert await run("--ca", str(trusted)) == (0, "")
+        code, error = await run()
+        assert (code, "CERTIFICATE_VERIFY_FAILED" in error) == (1, True)
+        monkeypatch.setenv("MCPP_CA", str(trusted))
+        assert await run() == (0, "")
+        code, error = await run("--ca", str(tmp_path / "key.pem"))
+        assert (code, "has no certificate of an authority" in error) == (2, True)
+        code, error = await run("--ca", str(tmp_path / "missing"))
+        assert (code, error.endswith("missing: No such file or directory\n")) == (2, True)
+
+
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"", "tök".encode(), b"a\nb"])
 def test_a_file_without_a_token_is_one_line(
     content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -430,14 +460,14 @@ async def test_what_admins_do_and_try_is_logged_with_who_and_what(
 ) -> None:
     caplog.set_level("INFO")
 
-    def logged() -> Any:
+    def logged(who: str = "admin") -> Any:
         lines = [vars(each) for each in caplog.records if each.name == "mcpp.gateway.audit"]
         (line,) = lines
         caplog.clear()
         assert line["msg"] == "admin action"
         assert line["address"] == "127.0.0.1"
         int(line["request"], 16)
-        names = ("admin", "issuer", "token", "action", "target", "status", "result")
+        names = (who, "issuer", "token", "action", "target", "status", "result")
         return tuple(line[name] for name in names)
 
     with LoopbackIssuer().serving() as issuer:
@@ -467,7 +497,8 @@ async def test_what_admins_do_and_try_is_logged_with_who_and_what(
             assert logged()[:6] == ("admin token", "-", "-", "kick", {}, 400)
             await act(issuer.sign("eve", jti="token-2"), "kick", b'{"participant": "bob"}')
             reason = "this token has no role in the admin's interface"
-            assert logged() == ("eve", "company", "token-2", "kick", {}, 403, reason)
+            found = logged("participant")
+            assert found == ("eve", "company", "token-2", "kick", {}, 403, reason)
             await ask(gateway, "connections?pod=lab", signed_admin)
             assert logged()[3:6] == ("connections", {}, 403)
             long = issuer.sign("root", pod="demo", jti="j" * 2_000, mcpp={"admin": True})
@@ -494,6 +525,23 @@ def test_no_line_of_the_audit_is_left_out_for_being_repeated() -> None:
         handler.flush()
     handler.close()
     assert stream.getvalue().count("admin action") == 1500 + 20
+
+
+@pytest.mark.rule("O-09", "G-67")
+async def test_a_participant_cannot_fill_the_log_with_lines_of_the_audit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "mcpp.gateway.audit")
+    with LoopbackIssuer().serving() as issuer:
+        async with two_pods(issuer) as gateway:
+            await ask(gateway, "kick", issuer.sign("eve"), method="POST", body=b"{}")
+    (line,) = [each for each in caplog.records if each.name == "mcpp.gateway.audit"]
+    stream = io.StringIO()
+    handler = QueuedHandler(stream, clock=lambda: 0.0)
+    for _ in range(1500):
+        handler.emit(line)
+    handler.close()
+    assert stream.getvalue().count("admin action") == 100
 
 
 async def test_limits_of_a_participant_that_is_not_known_are_not_those_of_the_pod() -> None:

@@ -79,7 +79,11 @@ async def test_metrics_tell_latency_lag_bytes_and_builds(tmp_path: Path, kind: s
 
 async def test_every_metric_of_dashboard_and_alerts_exists(tmp_path: Path) -> None:
     names = set(re.findall(r"^(\w+)[{ ]", await observed(tmp_path, "file"), re.MULTILINE))
-    only_elsewhere = {"mcpp_cluster_reachable", "mcpp_refused_total"}
+    only_elsewhere = {
+        "mcpp_cluster_reachable",
+        "mcpp_refused_total",
+        "mcpp_issuer_keys_age_seconds",
+    }
     for name in ("alerts.yaml", "grafana-dashboard.json"):
         text = (DEPLOY / name).read_text()
         used = set(re.findall(r"\b((?:mcpp|process)_\w+)\b", text)) - {"mcpp_gateways"}
@@ -129,6 +133,32 @@ def test_the_dashboard_has_grafanas_own_types(tmp_path: Path) -> None:
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
 def test_the_alert_rules_are_valid() -> None:
     command = [str(PROMTOOL), "check", "rules", str(DEPLOY / "alerts.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+AGES_OF_KEYS = f"""
+rule_files: [{DEPLOY / "alerts.yaml"}]
+tests:
+  - interval: 1m
+    input_series:
+      - {{ series: 'mcpp_issuer_keys_age_seconds{{issuer="down"}}', values: 3500+60x12 }}
+      - {{ series: 'mcpp_issuer_keys_age_seconds{{issuer="never"}}', values: {"Inf " * 12} }}
+      - {{ series: 'mcpp_issuer_keys_age_seconds{{issuer="back"}}', values: 3500+60x4 5+60x8 }}
+    promql_expr_test:
+      - {{ eval_time: 4m, expr: 'ALERTS{{alertstate="firing"}}' }}
+      - eval_time: 10m
+        expr: count by (alertname, issuer) (ALERTS{{alertstate="firing"}})
+        exp_samples:
+          - {{ labels: '{{alertname="McppIssuerKeysOld", issuer="down"}}', value: 1 }}
+          - {{ labels: '{{alertname="McppIssuerKeysOld", issuer="never"}}', value: 1 }}
+"""
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
+def test_keys_that_cannot_be_read_for_an_hour_raise_an_alert(tmp_path: Path) -> None:
+    (tmp_path / "ages.yaml").write_text(AGES_OF_KEYS)
+    command = [str(PROMTOOL), "test", "rules", str(tmp_path / "ages.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -2,15 +2,20 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from prometheus_client.parser import text_string_to_metric_families
 
 from mcpp_gateway import config
+from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.tokens import key_cache
 from mcpp_gateway.tokens.saved_keys import SavedKeys
+from tests.gateway.operation.test_observing import metrics
 from tests.gateway.sockets import BOUND, running
 from tests.gateway.tokens.issuer import LoopbackIssuer
 from tests.gateway.tokens.test_sockets_tokens import issuer_config, status
@@ -50,6 +55,36 @@ async def test_keys_are_good_over_a_restart_while_the_key_server_is_down(
             assert await status(gateway, issuer.sign("ada")) == answer
     files = list(folder.glob(".issuer-keys*"))
     assert [path.stat().st_mode & 0o777 for path in files] == [0o600] * (place != "memory")
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("S-08")
+async def test_metrics_show_how_old_keys_are(issuer: LoopbackIssuer, tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    public = issuer.keys["first"].public_key()
+    key.write_bytes(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    fixed = f'[issuers.fixed]\npublic_key = "{key}"\naudience = "mcpp"\n'
+    text = kept_in(tmp_path, "log") + issuer_config(issuer) + fixed
+
+    async def ages(gateway: Gateway) -> dict[str, float]:
+        families = text_string_to_metric_families(await metrics(gateway.port))
+        (found,) = (each for each in families if each.name == "mcpp_issuer_keys_age_seconds")
+        return {sample.labels["issuer"]: sample.value for sample in found.samples}
+
+    issuer.status = 500
+    async with asyncio.timeout(4 * BOUND):
+        async with running(text) as gateway:
+            assert await ages(gateway) == {"company": math.inf}
+        SavedKeys(tmp_path).save(issuer.address, issuer.key_set(), time.time() - 7_200)
+        async with running(text) as gateway:
+            (age,) = (await ages(gateway)).values()
+            assert 7_200 <= age < 7_300
+        issuer.status = 200
+        async with running(text) as gateway:
+            assert gateway.tokens is not None
+            for cache in gateway.tokens._fetched.values():
+                assert await cache.refresh()
+            assert (await ages(gateway))["company"] < 60
 
 
 @pytest.mark.anyio

@@ -137,12 +137,33 @@ def test_a_damaged_file_is_explained_in_a_line_and_keeps_no_name_from_being_revo
     # A damaged line may be that of a name which no other line has.
     assert mcpp_token(path, "fay", "--revoke") == 0
     assert "fay" in {each.value for each in TokenStore(folder).revocations()}
+    assert mcpp_token(path, "new", "--expires", "1h") == 0  # writes the list again
+    assert (folder / "issued.jsonl").read_bytes().startswith(b'{"id": \n\xff\n' + lines)
+    assert mcpp_token(path, "guy", "--revoke") == 0
     (folder / "revoked.json").write_bytes(b"[{")
     for arguments in (["ada", "--revoke"], ["--list"]):
         assert mcpp_token(path, *arguments) == 2
         error = capsys.readouterr().err.splitlines()[-1]
         assert error.startswith("mcpp token: ")
         assert "revoked.json: damaged" in error
+
+
+@pytest.mark.rule("S-10")
+def test_a_revocation_is_on_the_disk_with_its_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def watch(descriptor: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watch)
+    TokenStore(folder).revoke("ada", time.time())
+    draft, place = synced
+    assert draft.startswith(f"{folder}/.revoked.json.")
+    assert place == str(folder)
 
 
 @as_root

@@ -69,11 +69,12 @@ class _Attempt(NamedTuple):
     name: str
 
     def log(self, status: int, result: str, target: Mapping[str, str] | None = None) -> None:
-        """Log what came of it."""
+        """Log what came of it. Without the role, it is a participant's line, and limited (G-67)."""
+        who = "admin" if self.admin.refusal is None else "participant"
         facts = {
             "request": self.request.id,
             "address": self.request.address,
-            "admin": _cut(self.admin.name or "admin token"),
+            who: _cut(self.admin.name or "admin token"),
             "issuer": self.admin.issuer or "-",
             "token": _cut(self.admin.token_id or "-"),
             "action": self.name[:40],
