@@ -160,7 +160,7 @@ class Engine(Protocol):
     """A database of items. Its methods are thread-safe and raise StoreUnavailable."""
 
     def reading(self) -> AbstractContextManager[None]:
-        """Run the block's reads together: on one connection, if possible on one snapshot."""
+        """Run the block's reads on one snapshot; inside another transaction, as part of it."""
 
     def writing(self) -> AbstractContextManager[None]:
         """Run the block as one atomic write, exclusive in the database."""

@@ -4,7 +4,7 @@ import json
 import logging
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpp_agents.memory.access import View
@@ -102,7 +102,7 @@ class SqliteEngine(ItemQueries):
     # Writes
 
     def reading(self) -> AbstractContextManager[None]:
-        return nullcontext()  # other threads can use the connection between two reads
+        return self._connection.reading()
 
     @contextmanager
     def writing(self, *, wait_seconds: float | None = None) -> Iterator[None]:
@@ -180,16 +180,16 @@ class SqliteEngine(ItemQueries):
         return self._audit_log.read(last)
 
     def match(self, query: Query, view: View, limit: int) -> Matches:
-        with self._connection.exclusive():
+        with self.reading():
             return self._words.match(query, self.view_mask(view), limit)
 
     def evidence(self, matches: Matches, seqs: Sequence[int], view: View) -> dict[int, Evidence]:
-        with self._connection.exclusive():
+        with self.reading():
             return self._words.evidence(matches, seqs)
 
     def view_mask(self, view: View) -> bytes | None:
         """Return one byte (1 or 0) per `seq` from 1 on; None if the view shows every item."""
-        with self._connection.exclusive():
+        with self.reading():
             scopes = self._connection.one("SELECT count(*) FROM scope")[0]
             if view.domain is None and len(self._scope_ids(view)) == scopes:
                 return None
@@ -201,10 +201,9 @@ class SqliteEngine(ItemQueries):
         # Needs NumPy, as embedders do.
         from mcpp_agents.memory.storage.vector_matrix import VectorMatrix
 
-        mask = self.view_mask(view)
-        with self._connection.exclusive():
+        with self.reading():
             matrix = self._vectors.setdefault(model, VectorMatrix(self, model))
-        return matrix.nearest(vector, mask=mask, limit=limit, also=also)
+            return matrix.nearest(vector, mask=self.view_mask(view), limit=limit, also=also)
 
     def vectors_since(self, model: str, mark: int) -> list[StoredVector]:
         """Return the vectors added after a mark."""

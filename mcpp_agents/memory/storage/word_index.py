@@ -46,7 +46,6 @@ _OWN_COLUMNS: Final = "{title content keys grams}"
 K1: Final = 1.2
 B: Final = 0.75
 _SHORT: Final = K1 * (1 - B)
-_LEAST_REST: Final = 1e-6
 # The weight that FTS5 gives to a term in half of the rows or more.
 _MIN_FTS_WEIGHT: Final = 1e-6
 
@@ -261,13 +260,11 @@ class _WordSearch:
         long, fts_long = K1 * B / of.average, K1 * B / of.file_average
         # FTS5's score is weight * saturation, where frequency / (frequency + damping) is
         # saturation / (K1 + 1). A frequency is a multiple of the lowest column's weight: rounding
-        # leaves no trace of other rows, nor of those that another process has just added.
+        # leaves no trace of other rows.
         found = []
         for seq, points, length in self._table.bm25(quoted(term), among):
             saturation = points / weight
-            # Another process may have changed the weight: a score may seem to be at its limit.
-            rest = max(K1 + 1 - saturation, _LEAST_REST)
-            exact = saturation * (_SHORT + fts_long * length) / rest
+            exact = saturation * (_SHORT + fts_long * length) / (K1 + 1 - saturation)
             frequency = max(round(2 * exact), 1) / 2
             found.append((seq, frequency * (K1 + 1) / (frequency + _SHORT + long * length)))
         self._add(term, found, of.rarity[term])
@@ -311,8 +308,7 @@ def rarity_of(total: int, count: int) -> float:
 
 
 def _fts_weight(total: int, count: int) -> float:
-    # Another process may add rows between the two counts.
-    weight = math.log((max(total - count, 0) + 0.5) / (count + 0.5))
+    weight = math.log((total - count + 0.5) / (count + 0.5))
     return weight if weight > 0 else _MIN_FTS_WEIGHT
 
 
