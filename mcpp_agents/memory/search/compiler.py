@@ -23,7 +23,6 @@ from mcpp_agents.memory.search.reasons import reason
 from mcpp_agents.memory.search.similarity import COMPARED, leading, rerank
 from mcpp_agents.memory.search.terms import Query, parse
 from mcpp_agents.memory.storage.engine import (
-    Closeness,
     Engine,
     Item,
     LinkedItem,
@@ -65,11 +64,10 @@ class _Goal(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What a search found: by words, how relevant, and the outlines and items that it read."""
+    """What a search found: by words, how relevant, and the items that it read."""
 
     matches: Matches
     relevances: dict[int, Relevance]
-    outlines: dict[int, Outline]
     items: dict[int, Item]
 
 
@@ -142,23 +140,20 @@ class Compiler:
     def _search(self, goal: _Goal, view: View, depth: int) -> _Found:
         matches = self._engine.match(goal.query, view, depth)
         embedder = self._embedder
-        outlines: dict[int, Outline] = {}
         if embedder is None or goal.vector is None:
             relevances = fuse(matches, None, 1.0)
         else:
             close = self._engine.nearest(
                 embedder.model, goal.vector, view, limit=depth, also=matches.words
             )
-            outlines = self._outlines(close, view)
-            current = _without_superseded(close, outlines)
-            relevances = fuse(matches, current, embedder.lexical_share)
+            relevances = fuse(matches, close, embedder.lexical_share)
         items = self._read_best(leading(relevances), view)
         compared = list(items.values())[:COMPARED]
         written = {i.seq: f"{i.title}\n{i.content}" for i in compared if not is_turn(i)}
         relevances = adjust(
             rerank(relevances, written), goal.text, goal.query, list(items.values())
         )
-        return _Found(matches, relevances, outlines, items)
+        return _Found(matches, relevances, items)
 
     def _read_best(self, best: Sequence[int], view: View) -> dict[int, Item]:
         """Return the best items in order: those that are compared and, of a dialogue, more."""
@@ -166,12 +161,6 @@ class Compiler:
         if sum(map(is_turn, items.values())) > len(items) / 2:
             items |= self._engine.fetch(best[COMPARED:], view)
         return {seq: items[seq] for seq in best if seq in items}
-
-    def _outlines(self, close: Mapping[int, Closeness], view: View) -> dict[int, Outline]:
-        """Return the current ones of these items and of their predecessors."""
-        previous = {each.previous_seq for each in close.values() if each.previous_seq is not None}
-        found = self._engine.outline([*(close.keys() | previous)], view)
-        return {outline.seq: outline for outline in found}
 
     def _candidates(
         self, found: _Found, request: PackRequest, view: View, now: float
@@ -183,11 +172,7 @@ class Compiler:
             return Candidate(outline, relevance, points, newest)
 
         likely = [seq for seq, relevance in relevances.items() if has_evidence(relevance)]
-        # Others belong to items that are forgotten.
-        unknown = [seq for seq in likely if seq not in found.outlines]
-        outlines = {**found.outlines, **{o.seq: o for o in self._engine.outline(unknown, view)}}
-        current = [seq for seq in likely if seq in outlines]
-        candidates = [candidate(outlines[seq], relevances[seq]) for seq in current]
+        candidates = [candidate(o, relevances[o.seq]) for o in self._engine.outline(likely, view)]
         best = max((c.score for c in candidates), default=0.0)
         candidates = [c for c in candidates if c.score > 0 and c.score >= layer.floor * best]
         if layer.newest:
@@ -237,17 +222,6 @@ def _repeated(items: Sequence[Item]) -> set[int]:
                 repeated.add(item.seq)
             envelopes.add(item.source)
     return repeated
-
-
-def _without_superseded(
-    close: Mapping[int, Closeness], current: Mapping[int, Outline]
-) -> dict[int, Closeness]:
-    """Drop superseded items, which still have vectors, also as predecessors (M-28)."""
-    return {
-        seq: each if each.previous_seq in current else each._replace(previous=None)
-        for seq, each in close.items()
-        if seq in current
-    }
 
 
 def _view(request: PackRequest, principal: Principal) -> View:

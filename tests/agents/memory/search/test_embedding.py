@@ -153,7 +153,6 @@ def test_a_contrast_is_the_cosine_without_the_mean_of_the_nearest(
         row = seq - 1
         assert close.own == pytest.approx((cosines[row], contrasts[row]), abs=0.002)
         if row:
-            assert close.previous_seq == seq - 1
             assert close.previous == pytest.approx(
                 (cosines[row - 1], contrasts[row - 1]), abs=0.002
             )
