@@ -1,13 +1,14 @@
 """Compilation of a context pack: search, rank, select, explain."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from mcpp_agents.memory.access import Principal, View, view_of
 from mcpp_agents.memory.pack import ContextPack, PackItem, PackSection, Quality, RelatedItem
 from mcpp_agents.memory.packing.token_budget import clamped_budget, render_within
 from mcpp_agents.memory.requests import PackRequest, to_iso
 from mcpp_agents.memory.search.dialogue import adjust
+from mcpp_agents.memory.search.embedding import Embedder, finite_vectors
 from mcpp_agents.memory.search.neighbours import is_turn
 from mcpp_agents.memory.search.ranking import (
     Candidate,
@@ -31,9 +32,6 @@ from mcpp_agents.memory.storage.engine import (
 )
 from mcpp_agents.memory.vocabulary import FACETS, KINDS, LAYERS, Intent, section_order
 
-if TYPE_CHECKING:
-    from mcpp_agents.memory.search.embedding import Embedder
-
 _MAX_ITEMS: Final = 50
 _MAX_RELATED: Final = 20
 # Kinds whose newest items start a session even if they do not match (M-23).
@@ -56,7 +54,7 @@ _EMPTY: Final = "Nothing is remembered about this yet; remember what you learn."
 
 
 class _Goal(NamedTuple):
-    """What is searched for: a text, its terms, and its vector if there is an embedder."""
+    """What is searched for: a text, its terms, and its vector if it has one."""
 
     text: str
     query: Query
@@ -74,7 +72,7 @@ class _Found(NamedTuple):
 class Compiler:
     """Compiles packs from one engine, which it only reads."""
 
-    def __init__(self, engine: Engine, embedder: "Embedder | None") -> None:
+    def __init__(self, engine: Engine, embedder: Embedder | None) -> None:
         self._engine = engine
         self._embedder = embedder
 
@@ -134,8 +132,8 @@ class Compiler:
         return [(each[0], each[1]) for each in ranked[:limit]]
 
     def _goal(self, text: str) -> _Goal:
-        vector = None if self._embedder is None else self._embedder.embed([text])[0].tobytes()
-        return _Goal(text, parse(text), vector)
+        [vector] = finite_vectors(self._embedder, [text]) if self._embedder else [None]
+        return _Goal(text, parse(text), None if vector is None else vector.tobytes())
 
     def _search(self, goal: _Goal, view: View, depth: int) -> _Found:
         matches = self._engine.match(goal.query, view, depth)

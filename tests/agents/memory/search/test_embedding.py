@@ -87,6 +87,34 @@ def test_an_item_without_a_vector_is_found_by_its_words(store: MemoryStore) -> N
     assert answer.created
 
 
+class SometimesNaN(Colours):
+    """An embedder whose vectors of some texts are not finite."""
+
+    def embed(self, texts: Sequence[str]) -> "np.ndarray":  # type: ignore[name-defined]
+        vectors = super().embed(texts)
+        vectors[["nan" in text for text in texts]] = np.nan
+        vectors[["huge" in text for text in texts], 0] = 1e20
+        return vectors
+
+
+@pytest.mark.rule("M-29")
+def test_an_item_without_a_finite_vector_is_found_by_its_words(
+    location: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with MemoryStore.open(location, embedder=SometimesNaN()) as store:
+        store.remember("Flower", "a poppy", "note")
+        store.remember("Odd", "huge, a field", "note")
+        store.remember_many([MemoryDraft(title="Odd", content="nan", kind="note")] * 70)
+        store.remember("Gem", "a ruby in a field", "note")
+        store.embed_pending()
+        assert stored_vectors(location) == ["colours", "colours"]
+        assert set(names(store, "red")) == {"Flower", "Gem"}
+        assert {"Gem", "Odd"} <= set(names(store, "field"))
+        assert names(store, "nan poppy")[0] == "Flower"
+    [line] = [line for line in caplog.messages if "NaN" in line]
+    assert line.startswith("colours gives NaN or infinity for some items, such as mem_")
+
+
 def test_vector_search_stays_inside_the_view(store: MemoryStore) -> None:
     alice = store.acting_as(Principal("alice", frozenset({"p"})))
     alice.remember("Secret", "a poppy", "note")
