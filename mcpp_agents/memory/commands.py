@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from mcpp.cli.extras import importing
+from mcpp_agents.cli.log_format import log_to_terminal
 from mcpp_agents.memory.command_parser import parse
 from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.pack import ContextPack
@@ -28,6 +29,7 @@ _EMBEDDED_AT_ONCE: Final = 64
 def main(argv: Sequence[str]) -> int:
     """Run a subcommand and return its exit code."""
     options = parse(argv)
+    log_to_terminal("memory")
     _COMMANDS[options.command](options)
     return 0
 

@@ -92,14 +92,18 @@ class EmbeddingWorker:
         return len(items)
 
     def _run(self) -> None:
+        is_delayed = False
         try:
             while not self._closing.is_set():
                 self._pending.wait()
                 self._pending.clear()
                 try:
                     self.drain()
+                    is_delayed = False
                 except StoreUnavailable as error:
-                    logger.warning("embedding is delayed: %s", error.__cause__)
+                    if not is_delayed:
+                        logger.warning("embedding is delayed: %s", error.__cause__)
+                    is_delayed = True
                     self._closing.wait(_RETRY_SECONDS)
                     self._pending.set()
         except Exception:

@@ -174,8 +174,8 @@ class SqliteEngine(ItemQueries):
             with self.writing(wait_seconds=wait_seconds):
                 pass
         except StoreUnavailable as error:
-            count = self._audit_log.pending
-            logger.warning("%d audit entries wait for the next write: %s", count, error.__cause__)
+            if self._audit_log.pending == 1:
+                logger.warning("audit entries wait for the next write: %s", error.__cause__)
 
     # Reads
 

@@ -150,7 +150,8 @@ class PostgresEngine(ItemQueries):
             with self._audit_lock:
                 self._audit_log.defer(entry)
                 self._audit_log.drop_excess()
-            logger.warning("an audit entry waits for the database: %s", error.__cause__)
+                if self._audit_log.pending == 1:
+                    logger.warning("audit entries wait for the database: %s", error.__cause__)
         else:
             with self._audit_lock:
                 self._write_pending_audit()
@@ -163,8 +164,7 @@ class PostgresEngine(ItemQueries):
                 self._audit_log.insert_pending()
             self._audit_log.clear_pending()
         except StoreUnavailable as error:
-            count = self._audit_log.pending
-            logger.warning("%d audit entries wait for the database: %s", count, error.__cause__)
+            logger.warning("audit entries still wait for the database: %s", error.__cause__)
 
     def add_vectors(self, model: str, vectors: Mapping[int, bytes], *, indexed: bool = True) -> int:
         if not vectors:
