@@ -26,8 +26,8 @@ Mask = bytes
 class _CachedMask(NamedTuple):
     """A mask up to the last row it has seen, and the last change it has applied."""
 
-    visible: Mask = b""
-    changes_applied: int = 0
+    visible: Mask
+    changes_applied: int
 
 
 class ViewMasks:
@@ -41,15 +41,18 @@ class ViewMasks:
         """Return the mask of a view, with a byte for each row up to the last one."""
         where, values = condition
         key = (where, *values)
-        cached = self._masks.get(key, _CachedMask())
+        [(last, last_change)] = self._connection.execute(
+            "SELECT (SELECT coalesce(max(seq), 0) FROM memory),"
+            " (SELECT coalesce(max(mark), 0) FROM changed)"
+        )
+        cached = self._masks.get(key) or _CachedMask(b"", last_change)
         changes = self._connection.execute(
-            "SELECT mark, seq FROM changed WHERE mark > ? ORDER BY mark", [cached.changes_applied]
+            "SELECT seq FROM changed WHERE mark > ?", [cached.changes_applied]
         ).fetchall()
-        [(last,)] = self._connection.execute("SELECT coalesce(max(seq), 0) FROM memory")
         if changes or last > len(cached.visible):
-            changed = {seq for _, seq in changes if seq <= len(cached.visible)}
+            changed = {seq for (seq,) in changes if seq <= len(cached.visible)}
             visible = self._updated(cached.visible, changed, last, condition)
-            cached = _CachedMask(visible, changes[-1][0] if changes else cached.changes_applied)
+            cached = _CachedMask(visible, last_change)
         self._masks[key] = cached
         self._masks.move_to_end(key)
         if len(self._masks) > _MAX_MASKS:

@@ -270,6 +270,22 @@ def test_an_item_follows_the_preceding_one_that_still_exists(
 
 
 @pytest.mark.rule("M-28")
+def test_an_item_follows_the_one_before_a_superseded_one(store: MemoryStore, location: str) -> None:
+    store.remember("Ann", "A poppy?", "message", source="D1:1")
+    between = store.remember("Bob", "Blue.", "message", source="D1:2")
+    store.remember("Cid", "In the grass.", "message", source="D1:3")
+    store.remember("Eve", "Some grass.", "message", source="D2:1")
+    store.embed_pending()
+    with MemoryStore.open(location, embedder=Colours()) as other:
+        assert names(other, "ruby") == ["Ann", "Bob"]
+        related = [f"supersedes:{between.id}"]
+        later = store.remember("Note", "Some sky", "note", related_to=related)
+        assert names(store, "ruby") == names(other, "ruby") == ["Ann", "Cid"]
+        store.forget(later.id)
+        assert names(store, "ruby") == names(other, "ruby") == ["Ann", "Bob"]
+
+
+@pytest.mark.rule("M-28")
 def test_an_answer_is_found_among_many_though_it_is_not_among_the_nearest(
     store: MemoryStore,
 ) -> None:
