@@ -56,7 +56,7 @@ class VectorMatrix:
         self._matrix = np.zeros((0, 0), np.float32)
         self._seqs = np.zeros(0, np.int64)
         self._previous_seqs = np.zeros(0, np.int64)  # 0 if there is none
-        self._rows = np.full(1, -1)  # of each item; -1 if it has no vector
+        self._rows = np.full(1, -1, np.int64)  # of each item; -1 if it has no vector
 
     def nearest(
         self, vector: bytes, *, mask: Mask, limit: int, also: Iterable[int]

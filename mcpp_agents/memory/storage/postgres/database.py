@@ -73,8 +73,7 @@ class PostgresDatabase:
         self._threads = threading.local()
         self._writers = threading.BoundedSemaphore(max(1, min(_MAX_WRITERS, max_connections - 1)))
         self._outage_lock = threading.Lock()
-        self._down_since = 0.0  # when a call first found the server down; 0 once one got through
-        self._down_at = 0.0  # when a call last found it down
+        self._down_at = 0.0  # when a call last found the server down; 0 once one got a connection
         options = {"connect_timeout": str(_CONNECT_SECONDS), "application_name": "mcpp memory"}
         options |= connection_options(url)
         self._options = options
@@ -201,19 +200,15 @@ class PostgresDatabase:
 
     def _begin_outage(self, error: psycopg.Error) -> None:
         with self._outage_lock:
-            self._down_at = time.monotonic()
-            if not self._down_since:
-                self._down_since = self._down_at
+            if not self._down_at:
                 logger.warning("the database cannot be reached: %s", _reason(error))
+            self._down_at = time.monotonic()
 
     def _end_outage(self) -> None:
-        if not self._down_since:
-            return
         with self._outage_lock:
-            if self._down_since:
-                seconds = time.monotonic() - self._down_since
-                self._down_since = self._down_at = 0.0
-                logger.warning("the database is reached again, after %.0f s", seconds)
+            if self._down_at:
+                logger.warning("the database is reached again")
+            self._down_at = 0.0
 
     @property
     def _current(self) -> _Transaction | None:
