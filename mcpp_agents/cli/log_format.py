@@ -6,12 +6,16 @@ from typing import Final
 from mcpp_agents.cli.display import clean, one_line
 
 _MAX_CHARACTERS: Final = 500
+# The pool of database connections logs each attempt, two lines for each of many; memory logs once
+# when its database cannot be reached, and when it can.
+_REPEATED: Final = frozenset({"psycopg.pool"})
 
 
 def log_to_terminal(command: str) -> None:
     """Write warnings and errors to standard error, each prefixed with the command's name."""
     handler = logging.StreamHandler()
     handler.setFormatter(TerminalFormatter(f"mcpp {command}: "))
+    handler.addFilter(lambda record: record.name not in _REPEATED)
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 

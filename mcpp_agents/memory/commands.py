@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from mcpp.cli.extras import importing
+from mcpp_agents.cli.log_format import log_to_terminal
 from mcpp_agents.memory.command_parser import parse
 from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.pack import ContextPack
@@ -28,39 +29,38 @@ _EMBEDDED_AT_ONCE: Final = 64
 def main(argv: Sequence[str]) -> int:
     """Run a subcommand and return its exit code."""
     options = parse(argv)
+    log_to_terminal("memory")
     _COMMANDS[options.command](options)
     return 0
 
 
-def open_location(location: str, embedder: str = "auto") -> MemoryStore:
-    """Open a memory file or, if the location is an address of one, a database."""
-    if is_database(location):
-        return MemoryStore.open(location, embedder=embedder)
-    return _open_file(Path(location), embedder)
+def open_location(
+    location: str, embedder: str = "auto", *, must_exist: bool = False
+) -> MemoryStore:
+    """Open a memory file or, if the location is an address of one, a database.
+
+    A file that a command may write is created with its folder. For one that only reads or erases it
+    must exist: a mistyped name must not create a file.
+    """
+    if not is_database(location):
+        file = Path(location)
+        if not must_exist:
+            _create_folder(file)
+        elif not file.exists():
+            raise MemoryStoreError(f"{file} does not exist; `mcpp memory remember` creates it")
+    return MemoryStore.open(location, embedder=embedder)
 
 
-def _open_file(file: Path, embedder: str) -> MemoryStore:
-    """Open a memory file; create it and its folder if they do not exist."""
+def _create_folder(file: Path) -> None:
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise MemoryStoreError(f"Cannot create the folder of {file}: {error}") from error
-    return MemoryStore.open(file, embedder=embedder)
 
 
-def _open(options: argparse.Namespace) -> MemoryStore:
-    if options.database is not None:
-        return MemoryStore.open(options.database, embedder=options.embedder)
-    return _open_file(options.file, options.embedder)
-
-
-def _open_existing(options: argparse.Namespace) -> MemoryStore:
-    """Open a database, or a file that must exist: a mistyped name must not create one."""
-    if options.database is not None:
-        return _open(options)
-    if not options.file.exists():
-        raise MemoryStoreError(f"{options.file} does not exist; `mcpp memory remember` creates it")
-    return MemoryStore.open(options.file, embedder=options.embedder)
+def _open(options: argparse.Namespace, *, must_exist: bool = False) -> MemoryStore:
+    location = str(options.file) if options.database is None else options.database
+    return open_location(location, options.embedder, must_exist=must_exist)
 
 
 def _remember(options: argparse.Namespace) -> None:
@@ -87,7 +87,7 @@ def _read_input() -> str:
 
 
 def _context(options: argparse.Namespace) -> None:
-    with _open_existing(options) as store:
+    with _open(options, must_exist=True) as store:
         store.embed_pending(_EMBEDDED_AT_ONCE)
         pack = store.context(
             options.goal,
@@ -105,7 +105,7 @@ def _context(options: argparse.Namespace) -> None:
 
 
 def _plan(options: argparse.Namespace) -> None:
-    with _open_existing(options) as store:
+    with _open(options, must_exist=True) as store:
         store.embed_pending(_EMBEDDED_AT_ONCE)
         plan = store.synthesis_plan(
             options.goal,
@@ -127,12 +127,12 @@ def _print(answer: ContextPack | SynthesisPlan, *, as_json: bool) -> None:
 
 
 def _forget(options: argparse.Namespace) -> None:
-    with _open_existing(options) as store:
+    with _open(options, must_exist=True) as store:
         store.forget(options.id)
 
 
 def _audit(options: argparse.Namespace) -> None:
-    with _open_existing(options) as store:
+    with _open(options, must_exist=True) as store:
         for entry in store.audit_entries(max(0, options.last)):
             who = {"principal": entry.principal, "author": entry.author, "tool": entry.tool}
             line = {"at": to_iso(entry.at), **who, **entry.details}

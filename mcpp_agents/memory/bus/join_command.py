@@ -7,7 +7,6 @@ import anyio
 from mcpp.client.tasks import until_signal
 from mcpp_agents.cli import options
 from mcpp_agents.cli.joining import announce_join
-from mcpp_agents.cli.log_format import log_to_terminal
 from mcpp_agents.memory.bus.participant import MemoryAgent
 from mcpp_agents.memory.bus.summaries.rolling import RollingPolicy
 from mcpp_agents.memory.bus.summaries.summarizer import Summarizer
@@ -35,7 +34,6 @@ def make_rolling_policy(arguments: argparse.Namespace) -> RollingPolicy | None:
 
 def join(store: MemoryStore, arguments: argparse.Namespace, summarizer: Summarizer | None) -> None:
     """Serve a pod until Ctrl-C."""
-    log_to_terminal("memory")
     agent = MemoryAgent(
         store,
         name=arguments.name,

@@ -25,6 +25,8 @@ _PASSAGES: Final = 1  # the place of that form
 # For the headings of sections and the note on what is missing.
 _NOTE_TOKENS: Final = 60
 _HEADING_TOKENS: Final = 8
+# The part of the budget that the goal may have.
+_GOAL_SHARE: Final = 0.25
 # For what joins a form's parts and the items, and for rounding.
 _JOINT_TOKENS: Final = 4
 _MIN_SCORE: Final = 0.01
@@ -55,6 +57,7 @@ def render_within(
     budget: int,
 ) -> str:
     """Return a pack's Markdown within a number of tokens, with a note on what is shortened."""
+    goal = _shortened(goal, round(budget * _GOAL_SHARE))
     items = [item for section in sections for item in section.items]
     renderers = [ItemRenderer(item) for item in items]
     # Each text is counted once: a form has the tokens of the item without content and of its own.
@@ -78,6 +81,14 @@ def render_within(
         item.id: form.markdown for item, form in zip(items, chosen, strict=True) if form is not None
     }
     return _render(goal, sections, usage_hint, markdown)
+
+
+def _shortened(goal: str, tokens: int) -> str:
+    """Return a goal cut to a number of tokens, as a small budget requires for a long one."""
+    line = " ".join(goal.split())
+    while count_tokens(line) > tokens:
+        line = line[: len(line) * 3 // 4] + "…"
+    return line
 
 
 def _render(

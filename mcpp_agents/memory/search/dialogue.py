@@ -61,9 +61,6 @@ def adjust(
     neither gain nor lose.
     """
     turns = [item for item in items if is_turn(item)]
-    best = max((relevances[turn.seq].fused for turn in turns), default=0.0)
-    if best <= 0:
-        return dict(relevances)
     named = named_speakers(query, turns)
     wants_time = asks_when(goal)
     moved = {}
@@ -74,7 +71,9 @@ def adjust(
         if wants_time and not tells_when(turn.content):
             factor *= 1 - NO_TIME
         moved[turn.seq] = turn_relevance(relevances[turn.seq]) * factor
-    scale = best / max(moved.values())
+    if max(moved.values(), default=0.0) <= 0:
+        return dict(relevances)
+    scale = max(relevances[seq].fused for seq in moved) / max(moved.values())
     return dict(relevances) | {
         seq: replace(relevances[seq], fused=fused * scale) for seq, fused in moved.items()
     }

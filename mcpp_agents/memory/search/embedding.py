@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy import float32
     from numpy.typing import NDArray
 
+    Vector = NDArray[float32]
     Vectors = NDArray[float32]
 
 
@@ -34,6 +35,22 @@ class Embedder(Protocol):
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one row of length 1 for each text."""
+
+
+def finite_vectors(embedder: Embedder, texts: Sequence[str]) -> list[Vector | None]:
+    """Return the vector of each text; None for one with NaN or infinity, which compares with none.
+
+    Half precision, in which vectors are stored, has an infinity too.
+    """
+    import numpy as np
+
+    vectors = embedder.embed(texts)
+    with np.errstate(over="ignore"):
+        stored = vectors.astype(np.float16)
+    return [
+        vector if np.isfinite(half).all() else None
+        for vector, half in zip(vectors, stored, strict=True)
+    ]
 
 
 class WordLlamaEmbedder:

@@ -14,7 +14,7 @@ import threading
 from typing import Final
 
 from mcpp_agents.memory.errors import StoreUnavailable
-from mcpp_agents.memory.search.embedding import Embedder
+from mcpp_agents.memory.search.embedding import Embedder, finite_vectors
 from mcpp_agents.memory.storage.engine import Engine, Item
 
 logger = logging.getLogger("mcpp.memory")
@@ -30,6 +30,7 @@ class EmbeddingWorker:
         self.embedder = embedder
         self._engine = engine
         self._embedded_to = 0
+        self._has_warned = False
         self._pending = threading.Event()
         self._closing = threading.Event()
         self._embedding = threading.Lock()
@@ -64,28 +65,45 @@ class EmbeddingWorker:
             atexit.unregister(self.close)
 
     def _embed_some(self) -> int:
-        """Embed some items that have no vector yet, in order, and return how many."""
+        """Embed some items that have no vector yet, in order, and return how many.
+
+        One whose vector is not finite stays without: this process does not try again.
+        """
         model = self.embedder.model
         items = self._engine.items_without_vector(model, self._embedded_to, _BATCH)
         if items:
-            made = self.embedder.embed([_text(item) for item in items])
+            made = finite_vectors(self.embedder, [_text(item) for item in items])
             vectors = {
                 item.seq: vector.astype("float16").tobytes()
                 for item, vector in zip(items, made, strict=True)
+                if vector is not None
             }
-            self._engine.add_vectors(model, vectors)
+            if vectors:
+                self._engine.add_vectors(model, vectors)
+            without = [item.id for item in items if item.seq not in vectors]
+            if without and not self._has_warned:
+                self._has_warned = True
+                logger.warning(
+                    "%s gives NaN or infinity for some items, such as %s: they are found by words",
+                    model,
+                    without[0],
+                )
             self._embedded_to = items[-1].seq
         return len(items)
 
     def _run(self) -> None:
+        is_delayed = False
         try:
             while not self._closing.is_set():
                 self._pending.wait()
                 self._pending.clear()
                 try:
                     self.drain()
+                    is_delayed = False
                 except StoreUnavailable as error:
-                    logger.warning("embedding is delayed: %s", error.__cause__)
+                    if not is_delayed:
+                        logger.warning("embedding is delayed: %s", error.__cause__)
+                    is_delayed = True
                     self._closing.wait(_RETRY_SECONDS)
                     self._pending.set()
         except Exception:

@@ -4,7 +4,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Final
 
 from mcpp_agents.memory.errors import StoreUnavailable
@@ -31,9 +31,19 @@ class SqliteConnection:
                 busy = getattr(error, "sqlite_errorcode", None) in _BUSY_CODES
                 raise StoreUnavailable(busy=busy) from error
 
-    def reading(self) -> AbstractContextManager[None]:
-        """Hold the lock during the block."""
-        return self.exclusive()
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Run the block's reads on one snapshot; inside another transaction, as part of it."""
+        with self.exclusive():
+            if self.raw.in_transaction:
+                yield
+                return
+            self.raw.execute("BEGIN")
+            try:
+                yield
+            finally:
+                if self.raw.in_transaction:  # some errors end it
+                    self.raw.execute("COMMIT")
 
     @contextmanager
     def begin(self, wait_seconds: float) -> Iterator[None]:

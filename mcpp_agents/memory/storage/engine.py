@@ -1,8 +1,9 @@
 """The interface between the store and a database, and the rows that cross it.
 
 An engine stores rows, finds them by words and vectors inside a view, and reports how well they
-match. It does not decide what a pack contains: weights, fusion, recency and facets are shared
-Python (`ranking`), independent of the engine. There are two: `sqlite` and `postgres`.
+match. Superseded items are in no view. It does not decide what a pack contains: weights, fusion,
+recency and facets are shared Python (`ranking`), independent of the engine. There are two: `sqlite`
+and `postgres`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -136,7 +137,6 @@ class Closeness(NamedTuple):
     """
 
     own: Similarity
-    previous_seq: int | None = None
     previous: Similarity | None = None
 
     @property
@@ -160,7 +160,7 @@ class Engine(Protocol):
     """A database of items. Its methods are thread-safe and raise StoreUnavailable."""
 
     def reading(self) -> AbstractContextManager[None]:
-        """Run the block's reads together: on one connection, if possible on one snapshot."""
+        """Run the block's reads on one snapshot; inside another transaction, as part of it."""
 
     def writing(self) -> AbstractContextManager[None]:
         """Run the block as one atomic write, exclusive in the database."""
@@ -195,10 +195,10 @@ class Engine(Protocol):
         """Return everything that a principal stored."""
 
     def outline(self, seqs: Sequence[int], view: View) -> list[Outline]:
-        """Return the outlines of those items that are in the view and not superseded."""
+        """Return the outlines of those items that are in the view."""
 
     def fetch(self, seqs: Sequence[int], view: View) -> dict[int, Item]:
-        """Return the complete items that are in the view and not superseded."""
+        """Return the complete items that are in the view."""
 
     def opted_out(self, principal: str) -> frozenset[str]:
         """Return the contexts of a pod that have opted out of memory (M-33)."""
@@ -229,9 +229,9 @@ class Engine(Protocol):
     ) -> dict[int, Closeness]:
         """Return the items of the view whose vectors are nearest, and those in `also`.
 
-        `vector` is a unit vector of 32-bit floats. Superseded items may be among the nearest.
-        Contrasts are to the `CONTRASTED` nearest of the view. `WIDER` times as many as wanted are
-        compared, so that those with a high contrast are among them.
+        `vector` is a unit vector of 32-bit floats. Contrasts are to the `CONTRASTED` nearest of the
+        view. `WIDER` times as many as wanted are compared, so that those with a high contrast are
+        among them.
         """
 
     def close(self) -> None:

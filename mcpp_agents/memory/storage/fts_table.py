@@ -101,13 +101,19 @@ class FtsTable:
         """Rewrite the index, so that no word of a removed row remains in it."""
         self._connection.execute("INSERT INTO memory_index (memory_index) VALUES ('optimize')")
 
-    def count(self, expression: str, mask: Mask | None = None, since: int = 0) -> int:
-        """Return how many rows after `since` match."""
-        where, values = mask_condition(mask, since)
+    def count(self, expression: str, mask: Mask, since: int = 0) -> int:
+        """Return how many rows of a mask, after `since`, match."""
+        return self._count(expression, *mask_condition(mask, since))
+
+    def count_all(self, expression: str) -> int:
+        """Return how many rows of the file match."""
+        return self._count(expression, "", ())
+
+    def _count(self, expression: str, where: str, values: Sequence[Any]) -> int:
         sql = f"SELECT count(*) FROM memory_index WHERE memory_index MATCH ?{where}"
         return int(self.all(sql, expression, *values)[0][0])
 
-    def bm25(self, expression: str, mask: Mask | None) -> list[tuple[int, float, int]]:
+    def bm25(self, expression: str, mask: Mask) -> list[tuple[int, float, int]]:
         """Return the rows that match, each with FTS5's own score and its number of words."""
         where, values = mask_condition(mask)
         rows = self.all(
@@ -128,7 +134,7 @@ class FtsTable:
         )
         return [_total(sizes) for (sizes,) in rows]
 
-    def newest(self, expression: str, mask: Mask | None, limit: int) -> list[int]:
+    def newest(self, expression: str, mask: Mask, limit: int) -> list[int]:
         """Return the newest rows that match."""
         where, values = mask_condition(mask)
         rows = self.all(

@@ -29,7 +29,7 @@ class SqlConnection(Protocol):
     """A connection to a database that may be used by several threads."""
 
     def reading(self) -> AbstractContextManager[None]:
-        """Run the block's reads on one connection."""
+        """Run the block's reads on one snapshot; inside another transaction, as part of it."""
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Written:
         """Execute a statement of a write."""

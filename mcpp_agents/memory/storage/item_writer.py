@@ -59,6 +59,10 @@ class ItemWriter:
     def _remove_derived(self, seq: int) -> None:
         """Remove what was derived from an item, apart from its words."""
 
+    @abstractmethod
+    def _note_change(self, seq: int) -> None:
+        """Note that an item was superseded or restored, or follows another one."""
+
     def add(self, items: Sequence[Item], links: Iterable[ItemLink]) -> None:
         """Insert items and relations, and index them with their neighbours."""
         if not items:
@@ -82,7 +86,7 @@ class ItemWriter:
             latest[scope, neighbourhood] = seq, item
             rows.append((seq, scope, neighbourhood, before and before[0], item))
         for older in sorted(near.keys() - range(first, seq + 1)):
-            self._set_near(older, near.pop(older), append=True)
+            self._append_near(older, near.pop(older))
         self._connection.execute_many(
             "INSERT INTO memory"
             f" (seq, scope, neighbourhood, before, near, {', '.join(INSERTED_COLUMNS)})"
@@ -111,33 +115,27 @@ class ItemWriter:
         execute("DELETE FROM relation WHERE ? IN (source, target)", [seq])
         self._remove_derived(seq)
         execute("DELETE FROM memory WHERE seq = ?", [seq])
-        if neighbourhood:  # an item without a neighbourhood has no neighbours
-            self._reindex_around(scope, neighbourhood, seq)
-            self._replace_before(scope, neighbourhood, seq)
+        self._update_neighbours(scope, neighbourhood, seq)
         for target in superseded:
             self._update_superseded(target)
 
     # Neighbours in a neighbourhood
 
-    def _latest(
-        self, scope: int, neighbourhood: str, *, until: int | None = None
-    ) -> tuple[int, Item] | None:
-        bound, values = ("", []) if until is None else (" AND m.seq < ?", [until])
+    def _latest(self, scope: int, neighbourhood: str) -> tuple[int, Item] | None:
         rows = self._connection.all(
             f"SELECT {ITEM_COLUMNS} {FROM_ITEMS} WHERE m.scope = ? AND m.neighbourhood = ?"
-            f"{bound} AND m.superseded = 0 ORDER BY m.seq DESC LIMIT 1",
+            " AND m.superseded = 0 ORDER BY m.seq DESC LIMIT 1",
             scope,
             neighbourhood,
-            *values,
         )
         return (rows[0][0], item_from_row(rows[0])) if rows else None
 
-    def _reindex_around(self, scope: int, neighbourhood: str, seq: int) -> None:
-        """Update the neighbour text of an item that appeared or disappeared, and of those beside.
+    def _update_neighbours(self, scope: int, neighbourhood: str, seq: int) -> None:
+        """Update an item that appeared or disappeared, and those beside it.
 
         The text it shared must be removed, or the neighbours would still be found by it.
         """
-        if not neighbourhood:
+        if not neighbourhood:  # an item without one has no neighbours
             return
         found = set()
         for order, side in (("DESC", "<"), ("ASC", ">="), ("ASC", ">")):
@@ -151,27 +149,10 @@ class ItemWriter:
                 )
             )
         for (each,) in sorted(found):
-            self._set_near(each, self._neighbour_texts(scope, neighbourhood, each))
+            self._join_neighbours(scope, neighbourhood, each)
 
-    def _replace_before(self, scope: int, neighbourhood: str, removed: int) -> None:
-        """Let the item that followed a removed one follow the item before that."""
-        following = self._connection.all(
-            f"SELECT {ITEM_COLUMNS} {FROM_ITEMS}"
-            " WHERE m.scope = ? AND m.neighbourhood = ? AND m.before = ?",
-            scope,
-            neighbourhood,
-            removed,
-        )
-        for row in following:
-            before = self._latest(scope, neighbourhood, until=removed)
-            is_near = before and are_neighbours(before[1], item_from_row(row))
-            self._connection.execute(
-                "UPDATE memory SET before = ? WHERE seq = ?",
-                [before[0] if before and is_near else None, row[0]],
-            )
-
-    def _neighbour_texts(self, scope: int, neighbourhood: str, seq: int) -> list[str]:
-        """Return the texts of an item's neighbours, at most one before and one after it."""
+    def _join_neighbours(self, scope: int, neighbourhood: str, seq: int) -> None:
+        """Join an item to its neighbours, at most one before and one after it."""
         rows = []
         for order, side, count in (("DESC", "<=", 2), ("ASC", ">", 1)):
             rows += self._connection.all(
@@ -183,17 +164,22 @@ class ItemWriter:
             )
         items = sorted(map(item_from_row, rows), key=lambda item: item.seq)
         neighbours = [(a, b) for a, b in pairwise(items) if are_neighbours(a, b)]
-        return [(b if a.seq == seq else a).content for a, b in neighbours]
-
-    def _set_near(self, seq: int, texts: list[str], *, append: bool = False) -> None:
-        """Set the neighbour text of an item, or append to it, and index the item again."""
+        texts = [(b if a.seq == seq else a).content for a, b in neighbours]
+        before = [a.seq for a, b in neighbours if b.seq == seq]
         self._table.remove(seq)
-        joined = "\n".join(texts)
-        if append:
-            sql = "UPDATE memory SET near = near || ? WHERE seq = ?"
-            self._connection.execute(sql, [f"\n{joined}", seq])
-        else:
-            self._connection.execute("UPDATE memory SET near = ? WHERE seq = ?", [joined, seq])
+        self._connection.execute(
+            "UPDATE memory SET near = ?, before = ? WHERE seq = ?",
+            ["\n".join(texts), before[0] if before else None, seq],
+        )
+        self._table.add(seq, seq)
+        self._note_change(seq)
+
+    def _append_near(self, seq: int, texts: list[str]) -> None:
+        """Append to the neighbour text of an item that others have followed."""
+        self._table.remove(seq)
+        self._connection.execute(
+            "UPDATE memory SET near = near || ? WHERE seq = ?", ["\n" + "\n".join(texts), seq]
+        )
         self._table.add(seq, seq)
 
     # Relations
@@ -234,7 +220,8 @@ class ItemWriter:
             [seq],
         )
         self._table.add(seq, seq)
+        self._note_change(seq)
         scope, neighbourhood = self._connection.one(
             "SELECT scope, neighbourhood FROM memory WHERE seq = ?", seq
         )
-        self._reindex_around(scope, neighbourhood, seq)
+        self._update_neighbours(scope, neighbourhood, seq)

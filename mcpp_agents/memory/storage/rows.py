@@ -43,8 +43,8 @@ class StoredVector(NamedTuple):
     vector: bytes
 
 
-class Removal(NamedTuple):
-    """The removal of an item. `mark` increases with every removal."""
+class ChangedRow(NamedTuple):
+    """A row to read again (see `changed` in the schema). `mark` increases with every change."""
 
     mark: int
     seq: int

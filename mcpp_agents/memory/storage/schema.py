@@ -8,7 +8,7 @@ from typing import Final
 from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.search.tokenizer import TOKENIZER
 
-VERSION: Final = 2
+VERSION: Final = 3
 BUSY_SECONDS: Final = 30.0
 # Tables that tell a memory file from another program's; the version number alone proves nothing.
 _OUR_TABLES: Final = frozenset({"memory", "memory_index", "audit"})
@@ -26,9 +26,10 @@ _OUR_TABLES: Final = frozenset({"memory", "memory_index", "audit"})
 #   more               fields that no query selects by, as JSON
 #   word_list          the words of an item, in order, as codes (see FtsTable)
 #   tally              the number of items and of their words, which would take reading them all
-#   forgotten          rows that processes which cache them must drop
+#   changed            rows that processes which cache them must read again: forgotten, superseded,
+#                      restored, or after another neighbour
 #   vector_seq         without it, every removal would scan all vectors
-#   memory_superseded  superseded items, which every pack leaves out, are few
+#   memory_superseded  superseded items, which every view leaves out, are few
 #   quota              what each author stored over the bus in the last hour (M-35)
 _TABLES: Final = f"""
 CREATE TABLE scope (
@@ -104,7 +105,7 @@ CREATE TABLE opt_out (
     context TEXT NOT NULL,
     PRIMARY KEY (principal, context)
 ) WITHOUT ROWID;
-CREATE TABLE forgotten (
+CREATE TABLE changed (
     mark INTEGER PRIMARY KEY AUTOINCREMENT,
     seq INTEGER NOT NULL
 );

@@ -4,7 +4,7 @@ import json
 import logging
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpp_agents.memory.access import View
@@ -24,9 +24,9 @@ from mcpp_agents.memory.storage.engine import (
 from mcpp_agents.memory.storage.fts_table import FtsTable
 from mcpp_agents.memory.storage.item_queries import Condition, Dialect, ItemQueries
 from mcpp_agents.memory.storage.item_writer import ItemWriter
-from mcpp_agents.memory.storage.rows import Removal, StoredVector
+from mcpp_agents.memory.storage.rows import ChangedRow, StoredVector
 from mcpp_agents.memory.storage.schema import BUSY_SECONDS
-from mcpp_agents.memory.storage.view_masks import ViewMasks
+from mcpp_agents.memory.storage.view_masks import Mask, ViewMasks
 from mcpp_agents.memory.storage.word_index import WordIndex
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _DIALECT: Final = Dialect("IN (SELECT value FROM json_each(?))", json.dumps)
 
 
 class SqliteItemWriter(ItemWriter):
-    """Writes items, and what only a file has: the tally and the list of forgotten rows."""
+    """Writes items, and what only a file has: the tally and the list of changed rows."""
 
     def _reserve(self, count: int) -> int:
         row = self._connection.one(
@@ -62,8 +62,11 @@ class SqliteItemWriter(ItemWriter):
 
     def _remove_derived(self, seq: int) -> None:
         self._connection.execute("DELETE FROM vector WHERE seq = ?", [seq])
-        self._connection.execute("INSERT INTO forgotten (seq) VALUES (?)", [seq])
         self._connection.execute("UPDATE tally SET items = items - 1")
+        self._note_change(seq)
+
+    def _note_change(self, seq: int) -> None:
+        self._connection.execute("INSERT INTO changed (seq) VALUES (?)", [seq])
 
 
 class SqliteEngine(ItemQueries):
@@ -102,7 +105,7 @@ class SqliteEngine(ItemQueries):
     # Writes
 
     def reading(self) -> AbstractContextManager[None]:
-        return nullcontext()  # other threads can use the connection between two reads
+        return self._connection.reading()
 
     @contextmanager
     def writing(self, *, wait_seconds: float | None = None) -> Iterator[None]:
@@ -171,8 +174,8 @@ class SqliteEngine(ItemQueries):
             with self.writing(wait_seconds=wait_seconds):
                 pass
         except StoreUnavailable as error:
-            count = self._audit_log.pending
-            logger.warning("%d audit entries wait for the next write: %s", count, error.__cause__)
+            if self._audit_log.pending == 1:
+                logger.warning("audit entries wait for the next write: %s", error.__cause__)
 
     # Reads
 
@@ -180,20 +183,12 @@ class SqliteEngine(ItemQueries):
         return self._audit_log.read(last)
 
     def match(self, query: Query, view: View, limit: int) -> Matches:
-        with self._connection.exclusive():
-            return self._words.match(query, self.view_mask(view), limit)
+        with self.reading():
+            return self._words.match(query, self._mask(view), limit)
 
     def evidence(self, matches: Matches, seqs: Sequence[int], view: View) -> dict[int, Evidence]:
-        with self._connection.exclusive():
+        with self.reading():
             return self._words.evidence(matches, seqs)
-
-    def view_mask(self, view: View) -> bytes | None:
-        """Return one byte (1 or 0) per `seq` from 1 on; None if the view shows every item."""
-        with self._connection.exclusive():
-            scopes = self._connection.one("SELECT count(*) FROM scope")[0]
-            if view.domain is None and len(self._scope_ids(view)) == scopes:
-                return None
-            return self._masks.mask(self._condition(view))
 
     def nearest(
         self, model: str, vector: bytes, view: View, *, limit: int, also: Iterable[int]
@@ -201,10 +196,9 @@ class SqliteEngine(ItemQueries):
         # Needs NumPy, as embedders do.
         from mcpp_agents.memory.storage.vector_matrix import VectorMatrix
 
-        mask = self.view_mask(view)
-        with self._connection.exclusive():
+        with self.reading():
             matrix = self._vectors.setdefault(model, VectorMatrix(self, model))
-        return matrix.nearest(vector, mask=mask, limit=limit, also=also)
+            return matrix.nearest(vector, mask=self._mask(view), limit=limit, also=also)
 
     def vectors_since(self, model: str, mark: int) -> list[StoredVector]:
         """Return the vectors added after a mark."""
@@ -217,12 +211,12 @@ class SqliteEngine(ItemQueries):
         )
         return [StoredVector(*row) for row in rows]
 
-    def removals_since(self, mark: int) -> list[Removal]:
-        """Return the removals after a mark, by any process."""
+    def changes_since(self, mark: int) -> list[ChangedRow]:
+        """Return the changes after a mark, by any process."""
         rows = self._connection.all(
-            "SELECT mark, seq FROM forgotten WHERE mark > ? ORDER BY mark", mark
+            "SELECT mark, seq FROM changed WHERE mark > ? ORDER BY mark", mark
         )
-        return [Removal(*row) for row in rows]
+        return [ChangedRow(*row) for row in rows]
 
     def previous_of(self, seqs: Iterable[int]) -> dict[int, int | None]:
         """Return the neighbour before each of these items."""
@@ -231,6 +225,9 @@ class SqliteEngine(ItemQueries):
             json.dumps(list(seqs)),
         )
         return dict(rows)
+
+    def _mask(self, view: View) -> Mask:
+        return self._masks.mask(self._condition(view))
 
     @property
     def _vector_of_item(self) -> str:

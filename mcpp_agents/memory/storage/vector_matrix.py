@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -15,7 +14,8 @@ from mcpp_agents.memory.storage.engine import (
     Closeness,
     Similarity,
 )
-from mcpp_agents.memory.storage.rows import Removal, StoredVector
+from mcpp_agents.memory.storage.rows import ChangedRow, StoredVector
+from mcpp_agents.memory.storage.view_masks import Mask
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,78 +34,63 @@ class VectorSource(Protocol):
     def vectors_since(self, model: str, mark: int) -> list[StoredVector]:
         """Return the vectors added after a mark."""
 
-    def removals_since(self, mark: int) -> list[Removal]:
-        """Return the removals after a mark, by any process."""
+    def changes_since(self, mark: int) -> list[ChangedRow]:
+        """Return the changes after a mark, by any process."""
 
     def previous_of(self, seqs: Iterable[int]) -> dict[int, int | None]:
-        """Return the neighbour before each of these items."""
+        """Return the neighbour before each of these items that still exists."""
 
 
 class VectorMatrix:
-    """The vectors of one model, read from the file incrementally."""
+    """The vectors of one model, read from the file incrementally.
+
+    The source holds its lock during every call, and shows one state of the file meanwhile.
+    """
 
     def __init__(self, source: VectorSource, model: str) -> None:
         self._source = source
         self._model = model
-        self._lock = threading.Lock()
-        self._removals_applied = 0
+        self._changes_applied = 0
         self._mark = 0
         self._count = 0
         self._matrix = np.zeros((0, 0), np.float32)
-        self._held = np.zeros(0, np.bool_)  # whether the item still exists
         self._seqs = np.zeros(0, np.int64)
-        self._previous = np.zeros(0, np.int64)  # row of the predecessor, -1 if there is none
-        self._rows: dict[int, int] = {}
+        self._previous_seqs = np.zeros(0, np.int64)  # 0 if there is none
+        self._rows = np.full(1, -1, np.int64)  # of each item; -1 if it has no vector
 
     def nearest(
-        self, vector: bytes, *, mask: bytes | None, limit: int, also: Iterable[int]
+        self, vector: bytes, *, mask: Mask, limit: int, also: Iterable[int]
     ) -> dict[int, Closeness]:
         """Return the nearest items that a view mask shows, and the items in `also`."""
+        self._refresh()
+        # Those at the end may be forgotten, and the mask end before them.
+        shown = np.frombuffer(mask.ljust(len(self._rows), b"\0"), np.bool_)
+        is_visible = shown[self._seqs[: self._count] - 1]
+        rows = np.flatnonzero(is_visible)
+        if not len(rows):
+            return {}
         query = np.frombuffer(vector, np.float32)
-        with self._lock:
-            self._refresh()
-            if not self._count:
-                return {}
-            rows = self._visible_rows(mask)
-            if not len(rows):
-                return {}
-            cosines = self._cosines(rows, query)
-            # At least twice as many as contrasts are to: they contain all of these.
-            wide = WIDER * max(limit, CONTRASTED)
-            near = _highest(self._best_cosines(cosines), rows, wide)
-            kept = {self._rows[seq] for seq in also if seq in self._rows}
-            similar = self._similarities(near, kept, cosines, query)
-            found = {row: self._closeness(row, similar) for row in kept.union(near.tolist())}
-            others = sorted(found.keys() - kept, key=lambda row: -found[row].best)
-            return {int(self._seqs[row]): found[row] for row in (*kept, *others[:limit])}
-
-    def _similarities(
-        self, near: NDArray[np.intp], also: Iterable[int], cosines: Vectors, query: Vectors
-    ) -> dict[int, Similarity]:
-        """Return the similarities of these rows and of their predecessors."""
+        cosines = self._cosines(rows, query)
+        previous = self._visible_previous(is_visible)
+        # At least twice as many as contrasts are to: they contain all of these.
+        wide = WIDER * max(limit, CONTRASTED)
+        near = _highest(_best_cosines(cosines, previous), rows, wide)
         mean = self._matrix[_highest(cosines, near, CONTRASTED)].mean(axis=0)
-        rows = np.union1d(near, np.fromiter(also, np.intp))
-        previous = self._previous[rows]
-        rows = np.union1d(rows, previous[previous >= 0])
-        contrasts = _contrasts(self._matrix[rows], query, mean, cosines[rows])
-        values = zip(rows.tolist(), cosines[rows].tolist(), contrasts.tolist(), strict=True)
-        return {row: Similarity(cosine, contrast) for row, cosine, contrast in values}
-
-    def _closeness(self, row: int, similar: Mapping[int, Similarity]) -> Closeness:
-        previous = int(self._previous[row])
-        if previous < 0:
-            return Closeness(similar[row])
-        return Closeness(similar[row], int(self._seqs[previous]), similar[previous])
-
-    def _visible_rows(self, mask: bytes | None) -> NDArray[np.intp]:
-        """Return the rows of items in the view; those that are removed are in none."""
-        if mask is None:
-            return np.flatnonzero(self._held[: self._count])
-        seqs = self._seqs[: self._count]
-        # Another process may have added rows since the mask was made.
-        flags = np.zeros(max(int(seqs.max()), len(mask)) + 1, np.bool_)
-        flags[1 : len(mask) + 1] = np.frombuffer(mask, np.bool_)
-        return np.flatnonzero(flags[seqs] & self._held[: self._count])
+        wanted = self._rows_of(np.fromiter(also, np.int64))
+        kept = wanted[wanted >= 0]
+        compared = np.union1d(near, kept)
+        before = previous[compared]
+        both = np.union1d(compared, before[before >= 0])
+        contrasts = _contrasts(self._matrix[both], query, mean, cosines[both])
+        values = zip(both.tolist(), cosines[both].tolist(), contrasts.tolist(), strict=True)
+        similar = {row: Similarity(cosine, contrast) for row, cosine, contrast in values}
+        found = {
+            row: Closeness(similar[row], similar[earlier] if earlier >= 0 else None)
+            for row, earlier in zip(compared.tolist(), before.tolist(), strict=True)
+        }
+        first = dict.fromkeys(kept.tolist())
+        others = sorted(found.keys() - first.keys(), key=lambda row: -found[row].best)
+        return {int(self._seqs[row]): found[row] for row in (*first, *others[:limit])}
 
     def _cosines(self, rows: NDArray[np.intp], query: Vectors) -> Vectors:
         """Return an array for all rows that is correct at least for the given ones."""
@@ -115,48 +100,48 @@ class VectorMatrix:
         cosines[rows] = _products(self._matrix[rows], query)
         return cosines
 
-    def _best_cosines(self, cosines: Vectors) -> Vectors:
-        """Return the larger of each item's cosine and its predecessor's."""
-        best = cosines.copy()
-        following = np.flatnonzero(self._previous[: self._count] >= 0)
-        best[following] = np.maximum(best[following], cosines[self._previous[following]])
-        return best
+    def _visible_previous(self, is_visible: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return the row of each item's predecessor; -1 if there is none in the view."""
+        previous = self._rows_of(self._previous_seqs[: self._count])
+        return np.where(is_visible[previous], previous, -1)
+
+    def _rows_of(self, seqs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rows of items, -1 of those without a vector."""
+        return self._rows[np.where(seqs < len(self._rows), seqs, 0)]
+
+    # Reading the file
 
     def _refresh(self) -> None:
-        following: set[int] = set()
-        for removed in self._source.removals_since(self._removals_applied):
-            self._removals_applied = removed.mark
-            # A zero row matches nothing; reading all the others again takes half a second.
-            if (row := self._rows.pop(removed.seq, None)) is not None:
-                self._matrix[row] = 0
-                self._held[row] = False
-                following.update(np.flatnonzero(self._previous[: self._count] == row).tolist())
-        if following:
-            self._replace_previous(following)
+        changes = self._source.changes_since(self._changes_applied)
+        if changes:
+            self._changes_applied = changes[-1].mark
+            self._read_again({change.seq for change in changes})
         added = self._source.vectors_since(self._model, self._mark)
-        if not added:
-            return
-        self._mark = added[-1].mark
-        vectors = np.stack([np.frombuffer(each.vector, _STORED) for each in added])
-        end = self._count + len(added)
-        self._reserve(end, vectors.shape[1])
-        self._matrix[self._count : end] = vectors.astype(np.float32)
-        self._seqs[self._count : end] = [each.seq for each in added]
-        self._held[self._count : end] = True
-        self._rows.update((each.seq, self._count + i) for i, each in enumerate(added))
-        self._previous[self._count : end] = [
-            -1 if each.previous_seq is None else self._rows.get(each.previous_seq, -1)
-            for each in added
-        ]
-        self._count = end
+        if added:
+            self._mark = added[-1].mark
+            self._append(added)
 
-    def _replace_previous(self, following: Iterable[int]) -> None:
-        """Read again which items these rows follow, after the removal of those before them."""
-        rows = {int(self._seqs[row]): row for row in following}
-        self._previous[list(rows.values())] = -1
-        for seq, previous in self._source.previous_of(rows).items():
-            if previous is not None:
-                self._previous[rows[seq]] = self._rows.get(previous, -1)
+    def _read_again(self, seqs: Iterable[int]) -> None:
+        """Read again which items these follow; a forgotten one is in no view."""
+        changed = np.fromiter(seqs, np.int64)
+        rows = self._rows_of(changed)
+        previous = self._source.previous_of(changed[rows >= 0].tolist())
+        for seq, row in zip(changed.tolist(), rows.tolist(), strict=True):
+            if seq in previous:
+                self._previous_seqs[row] = previous[seq] or 0
+
+    def _append(self, added: Sequence[StoredVector]) -> None:
+        vectors = np.stack([np.frombuffer(each.vector, _STORED) for each in added])
+        start, end = self._count, self._count + len(added)
+        self._reserve(end, vectors.shape[1])
+        self._matrix[start:end] = vectors.astype(np.float32)
+        self._seqs[start:end] = [each.seq for each in added]
+        self._previous_seqs[start:end] = [each.previous_seq or 0 for each in added]
+        last = int(self._seqs[start:end].max())
+        if last >= len(self._rows):
+            self._rows = np.pad(self._rows, (0, 2 * last - len(self._rows)), constant_values=-1)
+        self._rows[self._seqs[start:end]] = np.arange(start, end)
+        self._count = end
 
     def _reserve(self, rows: int, width: int) -> None:
         if rows <= len(self._matrix):
@@ -164,14 +149,20 @@ class VectorMatrix:
         room = max(rows, 2 * len(self._matrix), 1024)
         matrix = np.zeros((room, width), np.float32)
         numbers = np.zeros((2, room), np.int64)
-        held = np.zeros(room, np.bool_)
         if self._count:
             matrix[: self._count] = self._matrix[: self._count]
-            held[: self._count] = self._held[: self._count]
-            for new, old in zip(numbers, (self._seqs, self._previous), strict=True):
+            for new, old in zip(numbers, (self._seqs, self._previous_seqs), strict=True):
                 new[: self._count] = old[: self._count]
-        self._matrix, self._held = matrix, held
-        self._seqs, self._previous = numbers
+        self._matrix = matrix
+        self._seqs, self._previous_seqs = numbers
+
+
+def _best_cosines(cosines: Vectors, previous: NDArray[np.int64]) -> Vectors:
+    """Return the larger of each item's cosine and its predecessor's."""
+    best = cosines.copy()
+    following = np.flatnonzero(previous >= 0)
+    best[following] = np.maximum(best[following], cosines[previous[following]])
+    return best
 
 
 def _highest(values: Vectors, rows: NDArray[np.intp], count: int) -> NDArray[np.intp]:

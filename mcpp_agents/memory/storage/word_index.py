@@ -46,7 +46,6 @@ _OWN_COLUMNS: Final = "{title content keys grams}"
 K1: Final = 1.2
 B: Final = 0.75
 _SHORT: Final = K1 * (1 - B)
-_LEAST_REST: Final = 1e-6
 # The weight that FTS5 gives to a term in half of the rows or more.
 _MIN_FTS_WEIGHT: Final = 1e-6
 
@@ -68,8 +67,7 @@ _BUDGET: Final = RowBudget()
 class _Frequencies:
     """How often the terms of a query occur in the view, and how long its rows are."""
 
-    visible: int  # current rows in the view
-    last: int  # highest row number
+    visible: int  # rows in the view
     average: float  # words of a row in the view
     file_average: float  # words of a row in the file
     total: int  # rows in the file
@@ -84,9 +82,8 @@ class WordIndex:
         self._table = table
         self._budget = budget
 
-    def match(self, query: Query, mask: Mask | None, limit: int) -> Matches:
-        """Return the best current rows that a mask shows; a mask of None shows the whole file."""
-        mask = self._without_superseded(mask)
+    def match(self, query: Query, mask: Mask, limit: int) -> Matches:
+        """Return the best rows that a mask shows."""
         frequencies = self._frequencies(query.terms, mask)
         search = _WordSearch(self._table, self._budget, frequencies, mask)
         best = search.refine(search.select_candidates(limit), limit)
@@ -97,23 +94,20 @@ class WordIndex:
         words = {seq: search.points[seq] for seq in best}
         return Matches(words, search.holders, pairs, frequencies.rarity, frequencies.visible)
 
-    def _frequencies(self, terms: Sequence[str], mask: Mask | None) -> _Frequencies:
+    def _frequencies(self, terms: Sequence[str], mask: Mask) -> _Frequencies:
         """Count the terms, and measure the rows.
 
         Both in the view: otherwise scores would reveal whether a word occurs in rows that the
         caller may not see, and how long they are (M-12).
         """
-        [(total, words, last)] = self._table.all(
-            "SELECT items, words, (SELECT coalesce(max(seq), 0) FROM memory) FROM tally"
-        )
-        visible = total if mask is None else mask.count(1)
-        start_of = cache(partial(newest_start, mask, last))
+        [(total, words)] = self._table.all("SELECT items, words FROM tally")
+        visible = mask.count(1)
+        start_of = cache(partial(newest_start, mask))
         counts = {t: self._estimate(quoted(t), mask, visible, start_of) for t in terms}
         rarity = {term: rarity_of(visible, count) for term, count in counts.items() if count}
-        lengths = self._table.lengths(newest_rows(mask, last, _MEASURED_ROWS))
+        lengths = self._table.lengths(newest_rows(mask, _MEASURED_ROWS))
         return _Frequencies(
             visible,
-            last,
             max(sum(lengths), 1) / max(len(lengths), 1),
             max(words, 1) / max(total, 1),
             total,
@@ -146,22 +140,8 @@ class WordIndex:
         }
         return {pair: seqs for pair, seqs in found.items() if seqs}
 
-    def _without_superseded(self, mask: Mask | None) -> Mask | None:
-        """Return a mask without the superseded rows."""
-        superseded = self._table.all("SELECT seq FROM memory WHERE superseded > 0")
-        if not superseded:
-            return mask
-        if mask is None:
-            last = self._table.all("SELECT max(seq) FROM memory")[0][0]
-            mask = b"\x01" * last
-        visible = bytearray(mask)
-        for (seq,) in superseded:
-            if seq <= len(visible):
-                visible[seq - 1] = 0
-        return bytes(visible)
-
     def _estimate(
-        self, expression: str, mask: Mask | None, visible: int, start_of: Callable[[int], int]
+        self, expression: str, mask: Mask, visible: int, start_of: Callable[[int], int]
     ) -> int:
         """Return how many rows match; a large number is estimated from the newest rows."""
         sampled = self._budget.sampled_rows
@@ -172,7 +152,7 @@ class WordIndex:
             sampled *= 4
         return self._table.count(expression, mask)
 
-    def _estimate_pair(self, pair: Pair, mask: Mask | None, of: _Frequencies) -> int:
+    def _estimate_pair(self, pair: Pair, mask: Mask, of: _Frequencies) -> int:
         """Return how many rows contain a pair; in a large view, an estimate.
 
         A pair is rare, but both of its words may be common: counting it in all rows takes several
@@ -181,7 +161,7 @@ class WordIndex:
         sampled = 2 * self._budget.sampled_rows
         if of.visible <= 2 * sampled:
             return self._table.count(_paired(pair), mask)
-        found = self._table.count(_paired(pair), mask, newest_start(mask, of.last, sampled))
+        found = self._table.count(_paired(pair), mask, newest_start(mask, sampled))
         return round(found * of.visible / sampled)
 
 
@@ -197,12 +177,12 @@ class _WordSearch:
     """
 
     def __init__(
-        self, table: FtsTable, budget: RowBudget, frequencies: _Frequencies, current: Mask | None
+        self, table: FtsTable, budget: RowBudget, frequencies: _Frequencies, mask: Mask
     ) -> None:
         self._table = table
         self._budget = budget
         self._frequencies = frequencies
-        self._current = current
+        self._mask = mask
         self._lists: dict[int, WordList] = {}
         self.terms = sorted(frequencies.rarity, key=frequencies.counts.__getitem__)
         self.points: defaultdict[int, float] = defaultdict(float)
@@ -213,9 +193,9 @@ class _WordSearch:
         counts = [self._frequencies.counts[term] for term in self.terms]
         leading = _affordable(counts, self._budget.scored_rows)
         for term in self.terms[:leading]:
-            self._score(term, self._current)
+            self._score(term, self._mask)
         while len(self.points) < limit and leading < len(self.terms):
-            among = self._current
+            among = self._mask
             if counts[leading] > self._budget.common_rows:
                 promising = self._promising_rows(self.terms[leading:])
                 among = mask_of(self.points.keys() | promising)
@@ -255,19 +235,17 @@ class _WordSearch:
             self._lists |= self._table.word_lists(unknown)
         return {seq: self._lists[seq] for seq in seqs if seq in self._lists}
 
-    def _score(self, term: str, among: Mask | None) -> None:
+    def _score(self, term: str, among: Mask) -> None:
         of = self._frequencies
-        weight = _fts_weight(of.total, self._table.count(quoted(term)))
+        weight = _fts_weight(of.total, self._table.count_all(quoted(term)))
         long, fts_long = K1 * B / of.average, K1 * B / of.file_average
         # FTS5's score is weight * saturation, where frequency / (frequency + damping) is
         # saturation / (K1 + 1). A frequency is a multiple of the lowest column's weight: rounding
-        # leaves no trace of other rows, nor of those that another process has just added.
+        # leaves no trace of other rows.
         found = []
         for seq, points, length in self._table.bm25(quoted(term), among):
             saturation = points / weight
-            # Another process may have changed the weight: a score may seem to be at its limit.
-            rest = max(K1 + 1 - saturation, _LEAST_REST)
-            exact = saturation * (_SHORT + fts_long * length) / rest
+            exact = saturation * (_SHORT + fts_long * length) / (K1 + 1 - saturation)
             frequency = max(round(2 * exact), 1) / 2
             found.append((seq, frequency * (K1 + 1) / (frequency + _SHORT + long * length)))
         self._add(term, found, of.rarity[term])
@@ -297,7 +275,7 @@ class _WordSearch:
         return _best(points, self._budget.scored_rows)
 
     def _newest(self, expression: str) -> list[int]:
-        return self._table.newest(expression, self._current, self._budget.scored_rows)
+        return self._table.newest(expression, self._mask, self._budget.scored_rows)
 
 
 def _best(points: Mapping[int, float], limit: int) -> list[int]:
@@ -311,8 +289,7 @@ def rarity_of(total: int, count: int) -> float:
 
 
 def _fts_weight(total: int, count: int) -> float:
-    # Another process may add rows between the two counts.
-    weight = math.log((max(total - count, 0) + 0.5) / (count + 0.5))
+    weight = math.log((total - count + 0.5) / (count + 0.5))
     return weight if weight > 0 else _MIN_FTS_WEIGHT
 
 

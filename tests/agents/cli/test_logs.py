@@ -2,6 +2,7 @@
 
 import json
 import logging
+import subprocess
 import sys
 
 import pytest
@@ -36,6 +37,17 @@ def test_only_our_own_tracebacks_are_shown() -> None:
     own = line("mcpp", "a mistake", ValueError("of ours\x1b"))
     assert own.startswith("mcpp x: a mistake\nTraceback ")
     assert own == clean(own)
+
+
+def test_attempts_to_connect_to_a_database_are_not_shown_one_by_one() -> None:
+    program = (
+        "import logging; from mcpp_agents.cli.log_format import log_to_terminal\n"
+        "log_to_terminal('x')\n"
+        "logging.getLogger('psycopg.pool').warning('error connecting')\n"
+        "logging.getLogger('mcpp.memory').warning('the database cannot be reached')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr == "mcpp x: the database cannot be reached\n"
 
 
 # Everything at which some reader breaks a line, and what moves a terminal's cursor.

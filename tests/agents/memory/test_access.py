@@ -270,7 +270,9 @@ def test_private_items_of_others_do_not_influence_scores(store: MemoryStore, wor
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["remember", "elsewhere", "forget", "forget elsewhere", "ask"]),
+        st.sampled_from(
+            ["remember", "elsewhere", "forget", "forget elsewhere", "supersede elsewhere", "ask"]
+        ),
         st.sampled_from([ALICE, BOB]),
         st.sampled_from([None, "api"]),
         st.sampled_from([None, "fruit"]),
@@ -285,7 +287,7 @@ STEPS = st.lists(
 def test_a_cached_view_equals_a_fresh_one(
     steps: list[tuple[str, Principal, str | None, str | None]],
 ) -> None:
-    """After local writes, other stores' writes and removals, a store sees what a fresh one sees."""
+    """After writes and removals, here and in other stores, a store sees what a fresh one sees."""
 
     def seen(store: MemoryStore, who: Principal, domain: str | None) -> list[tuple[str, float]]:
         items = store.acting_as(who).context("apple pie", domain=domain).items
@@ -297,18 +299,24 @@ def test_a_cached_view_equals_a_fresh_one(
             MemoryStore.open(path, embedder=None, clock=clock) as here,
             MemoryStore.open(path, embedder=None, clock=clock) as elsewhere,
         ):
-            own: list[tuple[Principal, str]] = []
+            own: list[tuple[Principal, str, str | None]] = []
             for what, who, project, domain in steps:
                 if what.startswith("forget") and own:
-                    author, id = own.pop()
+                    author, id, _ = own.pop()
                     (here if what == "forget" else elsewhere).acting_as(author).forget(id)
                 elif what == "ask":
                     seen(here, who, domain)
+                elif what == "supersede elsewhere" and own:
+                    author, id, place = own[-1]
+                    answer = elsewhere.acting_as(author).remember(
+                        "T", "apple", "note", project=place, related_to=[f"supersedes:{id}"]
+                    )
+                    own.append((author, answer.id, place))
                 else:
                     store = (here if what == "remember" else elsewhere).acting_as(who)
                     text = "apple" + " pie" * (len(own) % 3)
                     answer = store.remember("T", text, "note", project=project, domain=domain)
-                    own.append((who, answer.id))
+                    own.append((who, answer.id, project))
             for who, domain in ((ALICE, None), (BOB, None), (BOB, "fruit")):
                 with MemoryStore.open(path, embedder=None, clock=clock) as fresh:
                     assert seen(here, who, domain) == seen(fresh, who, domain)

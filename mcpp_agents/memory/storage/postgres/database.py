@@ -72,6 +72,7 @@ class PostgresDatabase:
         self._timeout_ms = max(1, round(statement_seconds * 1000))
         self._threads = threading.local()
         self._writers = threading.BoundedSemaphore(max(1, min(_MAX_WRITERS, max_connections - 1)))
+        self._outage_lock = threading.Lock()
         self._down_at = 0.0  # when a call last found the server down; 0 once one got a connection
         options = {"connect_timeout": str(_CONNECT_SECONDS), "application_name": "mcpp memory"}
         options |= connection_options(url)
@@ -81,8 +82,7 @@ class PostgresDatabase:
                 prepare(connection)
                 _warn_of_bypass(connection)
         except psycopg.Error as error:
-            line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            raise MemoryStoreError(f"Cannot use the {shown(options)}: {line}") from error
+            raise MemoryStoreError(f"Cannot use the {shown(options)}: {_reason(error)}") from error
         self._pool = ConnectionPool(
             kwargs={**options, "autocommit": True},
             min_size=1,
@@ -173,7 +173,7 @@ class PostgresDatabase:
             if may_wait:
                 self._check_server()
             raise StoreUnavailable(busy=True) from error
-        self._down_at = 0.0
+        self._end_outage()
         try:
             yield connection
         finally:
@@ -194,9 +194,21 @@ class PostgresDatabase:
         options = self._options | {"connect_timeout": "2"}  # the least: the call has waited before
         try:
             psycopg.connect(**options).close()  # type: ignore[arg-type]
-        except psycopg.Error:
-            self._down_at = time.monotonic()
+        except psycopg.Error as error:
+            self._begin_outage(error)
             raise
+
+    def _begin_outage(self, error: psycopg.Error) -> None:
+        with self._outage_lock:
+            if not self._down_at:
+                logger.warning("the database cannot be reached: %s", _reason(error))
+            self._down_at = time.monotonic()
+
+    def _end_outage(self) -> None:
+        with self._outage_lock:
+            if self._down_at:
+                logger.warning("the database is reached again")
+            self._down_at = 0.0
 
     @property
     def _current(self) -> _Transaction | None:
@@ -282,6 +294,11 @@ def _translated() -> Iterator[None]:
         raise StoreUnavailable(busy=True) from error
     except (psycopg.Error, PoolClosed) as error:
         raise StoreUnavailable(busy=False) from error
+
+
+def _reason(error: psycopg.Error) -> str:
+    """Return the first line of an error."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 @lru_cache(maxsize=256)

@@ -20,7 +20,6 @@ from mcpp_agents.memory.storage.engine import (
     Item,
     ItemLink,
     Matches,
-    Outline,
 )
 from mcpp_agents.memory.storage.item_queries import Condition, Dialect, ItemQueries
 from mcpp_agents.memory.storage.item_writer import ItemWriter
@@ -69,6 +68,13 @@ class PostgresItemWriter(ItemWriter):
 
     def _remove_derived(self, seq: int) -> None:
         pass  # foreign keys do
+
+    def _note_change(self, seq: int) -> None:
+        self._connection.execute(
+            "UPDATE embedding v SET current = NOT v.current FROM memory m"
+            " WHERE m.seq = v.seq AND v.seq = ? AND v.current <> (m.superseded = 0)",
+            [seq],
+        )
 
 
 class PostgresEngine(ItemQueries):
@@ -144,7 +150,8 @@ class PostgresEngine(ItemQueries):
             with self._audit_lock:
                 self._audit_log.defer(entry)
                 self._audit_log.drop_excess()
-            logger.warning("an audit entry waits for the database: %s", error.__cause__)
+                if self._audit_log.pending == 1:
+                    logger.warning("audit entries wait for the database: %s", error.__cause__)
         else:
             with self._audit_lock:
                 self._write_pending_audit()
@@ -157,8 +164,7 @@ class PostgresEngine(ItemQueries):
                 self._audit_log.insert_pending()
             self._audit_log.clear_pending()
         except StoreUnavailable as error:
-            count = self._audit_log.pending
-            logger.warning("%d audit entries wait for the database: %s", count, error.__cause__)
+            logger.warning("audit entries still wait for the database: %s", error.__cause__)
 
     def add_vectors(self, model: str, vectors: Mapping[int, bytes], *, indexed: bool = True) -> int:
         if not vectors:
@@ -266,16 +272,7 @@ class PostgresEngine(ItemQueries):
                 return {}
             self._vectors.find_indexes(known)
             reach = reach_of_view(self._database, view)
-            found = self._vectors.nearest(known, vector, reach, limit=limit, also=also)
-            self._database.facts.setdefault((Outline, view), {}).update(found.outlines)
-            return found.close
-
-    def outline(self, seqs: Sequence[int], view: View) -> list[Outline]:
-        with self._database.reading():
-            known: dict[int, Outline | None] = self._database.facts.get((Outline, view), {})
-            found = [outline for seq in seqs if (outline := known.get(seq)) is not None]
-            unknown = [seq for seq in seqs if seq not in known]
-            return found + super().outline(unknown, view) if unknown else found
+            return self._vectors.nearest(known, vector, reach, limit=limit, also=also)
 
     @property
     def _vector_of_item(self) -> str:

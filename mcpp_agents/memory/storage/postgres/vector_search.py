@@ -19,7 +19,6 @@ from mcpp_agents.memory.storage.engine import (
     LEAST_DISTANCE,
     WIDER,
     Closeness,
-    Outline,
     Similarity,
 )
 from mcpp_agents.memory.storage.postgres.database import (
@@ -55,13 +54,6 @@ class StoredModel(NamedTuple):
 
     id: int
     dimensions: int
-
-
-class NearestItems(NamedTuple):
-    """Items with their cosines, and outlines that were read: None of those not in the view."""
-
-    close: dict[int, Closeness]
-    outlines: dict[int, Outline | None]
 
 
 class _Indexes(NamedTuple):
@@ -160,8 +152,8 @@ class VectorTable:
     def add(self, model: StoredModel, vectors: Mapping[int, bytes]) -> int:
         """Add the vectors of items that still exist, and return how many are new."""
         return self._database.execute(
-            "INSERT INTO embedding (seq, model, scope, domain, data)"
-            " SELECT m.seq, ?, m.scope, m.domain, given.data::halfvec"
+            "INSERT INTO embedding (seq, model, scope, domain, current, data)"
+            " SELECT m.seq, ?, m.scope, m.domain, m.superseded = 0, given.data::halfvec"
             " FROM unnest(?::bigint[], ?::text[]) AS given (seq, data) JOIN memory m USING (seq)"
             " ON CONFLICT DO NOTHING",
             [model.id, sql_array(vectors), [_text(data) for data in vectors.values()]],
@@ -169,19 +161,18 @@ class VectorTable:
 
     def nearest(
         self, model: StoredModel, vector: bytes, reach: Reach, *, limit: int, also: Iterable[int]
-    ) -> NearestItems:
+    ) -> dict[int, Closeness]:
         """Return the items that are most similar, or the item before them is."""
         query = "[" + ",".join(map(str, struct.unpack(f"{model.dimensions}f", vector))) + "]"
         top = self._top(model, query, reach, WIDER * max(limit, CONTRASTED))
         kept = set(also)
         found = self._compare(model, query, reach, top, kept)
-        best = sorted(found.close.keys() - kept, key=lambda seq: -found.close[seq].best)[:limit]
-        close = {seq: found.close[seq] for seq in (*best, *(kept & found.close.keys()))}
-        return NearestItems(close, found.outlines)
+        best = sorted(found.keys() - kept, key=lambda seq: -found[seq].best)[:limit]
+        return {seq: found[seq] for seq in (*best, *(kept & found.keys()))}
 
     def _compare(
         self, model: StoredModel, query: str, reach: Reach, top: list[int], also: AbstractSet[int]
-    ) -> NearestItems:
+    ) -> dict[int, Closeness]:
         """Return how similar items are, and those that come after one of the nearest.
 
         The cosines are exact: the query is not rounded to half precision.
@@ -189,7 +180,8 @@ class VectorTable:
         Args:
             top: the nearest items, in order.
         """
-        where, values = reach.condition("m")
+        where, values = reach.condition("v")
+        where_before, values_before = reach.condition("b")
         kind = f"vector({model.dimensions})"
         own, previous = (f"{name}.data::{kind}" for name in "vb")
         rows: list[Any] = self._database.all(
@@ -199,29 +191,27 @@ class VectorTable:
             " goal AS MATERIALIZED (SELECT query.data, mean.data AS mean,"
             "  query.data - mean.data AS apart, query.data <-> mean.data AS distance"
             "  FROM query, mean)"
-            f" SELECT m.seq, m.before, -({own} <#> goal.data), {_contrast(own)},"
-            f" -({previous} <#> goal.data), {_contrast(previous)},"
-            f" m.kind, m.since, m.superseded = 0{where}"
+            f" SELECT m.seq, -({own} <#> goal.data), {_contrast(own)},"
+            f" -({previous} <#> goal.data), {_contrast(previous)}"
             " FROM goal, (SELECT unnest(?::bigint[]) AS seq"
-            f"  UNION SELECT m.seq FROM memory m WHERE m.before = ANY (?){where}) AS wanted"
+            "  UNION SELECT m.seq FROM memory m WHERE m.before = ANY (?)) AS wanted"
             " JOIN memory m USING (seq)"
-            f" JOIN embedding v ON v.seq = m.seq AND v.model = {model.id}"
-            f" LEFT JOIN embedding b ON b.seq = m.before AND b.model = {model.id}",
+            f" JOIN embedding v ON v.seq = m.seq AND v.model = {model.id} AND v.current{where}"
+            f" LEFT JOIN embedding b ON b.seq = m.before AND b.model = {model.id}{where_before}",
             query,
             sql_array(top[:CONTRASTED]),
-            *values,
             sql_array({*top, *also}),
             sql_array(top),
             *values,
+            *values_before,
         )
-        close = {
-            seq: Closeness(_similarity(*own))
-            if previous[0] is None
-            else Closeness(_similarity(*own), before, _similarity(*previous))
-            for seq, before, own, previous in ((row[0], row[1], row[2:4], row[4:6]) for row in rows)
+        return {
+            seq: Closeness(
+                _similarity(cosine, contrast),
+                None if before is None else _similarity(before, before_contrast),
+            )
+            for seq, cosine, contrast, before, before_contrast in rows
         }
-        outlines = {row[0]: Outline(row[0], *row[6:8]) if row[8] else None for row in rows}
-        return NearestItems(close, outlines)
 
     def _top(self, model: StoredModel, query: str, reach: Reach, limit: int) -> list[int]:
         """Return the nearest items of a view, the nearest first, in one of three ways."""
@@ -270,7 +260,7 @@ def _part(
     # The limit is no placeholder: the plan depends on it.
     sql = (
         f"(SELECT v.seq, {distance} AS distance FROM embedding v"
-        f" WHERE v.model = {model.id}{where} ORDER BY distance LIMIT {int(limit)})"
+        f" WHERE v.model = {model.id} AND v.current{where} ORDER BY distance LIMIT {int(limit)})"
     )
     return _Selection(sql, values)
 

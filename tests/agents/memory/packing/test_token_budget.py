@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from mcpp.tokens import estimate
 from mcpp_agents.memory import MemoryDraft, MemoryStore
 from mcpp_agents.memory.errors import InvalidMemory
+from mcpp_agents.memory.pack import PackItem, PackSection, Quality, RelatedItem
 from mcpp_agents.memory.packing.passages import best_passages
+from mcpp_agents.memory.packing.token_budget import render_within
 
 FILLER = "Nothing of interest was said in this sentence about the weather. " * 12
 
@@ -50,6 +52,54 @@ def test_more_tokens_show_more_and_the_note_says_what_is_missing(filled: MemoryS
     # Passages, not beginnings.
     assert large.count("o'clock") > 5
     assert large.count("the weather") < all_of_it.count("the weather")
+
+
+TEXTS = st.text(max_size=300) | st.sampled_from(
+    ["漢字" * 500, "a b. " * 300, "0 " * 400, "`[<@" * 99]
+)
+PACK_ITEMS = st.builds(
+    PackItem,
+    id=st.uuids().map(str),
+    type=st.just("note"),
+    name=TEXTS,
+    content=TEXTS,
+    score=st.sampled_from([0.0, 0.01, 0.5, 1.0]),
+    facet=st.just("domain"),
+    reason=TEXTS,
+    source=st.none() | TEXTS,
+    quality=st.builds(
+        Quality,
+        origin=st.sampled_from(["bus", "direct"]),
+        source=st.none(),
+        url=st.none(),
+        created_at=st.just(""),
+        updated_at=st.just(""),
+        valid_at=st.none(),
+        project_id=st.none(),
+    ),
+    metadata=st.just({}),
+    related=st.lists(
+        st.builds(
+            RelatedItem,
+            id=st.just("mem_1"),
+            type=st.just("note"),
+            name=TEXTS,
+            relationship=st.just("supports"),
+            direction=st.sampled_from(["incoming", "outgoing"]),
+        ),
+        max_size=3,
+    ),
+)
+
+
+@pytest.mark.rule("M-45")
+@settings(max_examples=60, deadline=None)
+@given(TEXTS, st.lists(PACK_ITEMS, max_size=6), st.integers(200, 1500))
+def test_any_texts_keep_within_the_budget(goal: str, items: list[PackItem], budget: int) -> None:
+    section = PackSection(facet="domain", title="Domain knowledge", items=items)
+    hint = "Follow the sources; look closely at contradictions."
+    markdown = render_within(goal, [section], hint, terms=["a", "漢字"], budget=budget)
+    assert estimate(markdown) <= budget
 
 
 @pytest.mark.rule("M-45")

@@ -5,8 +5,10 @@ from datetime import date
 import pytest
 
 from mcpp_agents.memory import MemoryDraft, MemoryStore
-from mcpp_agents.memory.search.dialogue import told_words
-from mcpp_agents.memory.search.ranking import fuse, turn_relevance
+from mcpp_agents.memory.access import OWNER, view_of
+from mcpp_agents.memory.search.dialogue import adjust, told_words
+from mcpp_agents.memory.search.ranking import Relevance, fuse, turn_relevance
+from mcpp_agents.memory.search.terms import parse
 from mcpp_agents.memory.search.times import asks_when, date_terms, mentioned_days, tells_when
 from mcpp_agents.memory.storage.engine import Closeness, Matches, Similarity
 
@@ -42,6 +44,13 @@ def test_a_question_about_a_person_prefers_their_own_turns(store: MemoryStore) -
     )
     assert best(store, "Where did Ann find the kayak?")[0] == ids[3]
     assert best(store, "kayak")[0] == ids[0]
+
+
+def test_turns_of_which_none_is_relevant_stay_as_they_are(file_store: MemoryStore) -> None:
+    file_store.remember("Ann", "Hm.", "message")
+    turn = next(iter(file_store._engine.fetch([1], view_of(OWNER)).values()))
+    relevances = {turn.seq: Relevance(fused=0.4, words=0.0, cosine=0.2, as_turn=0.0)}
+    assert adjust(relevances, "goal", parse("goal"), [turn]) == relevances
 
 
 @pytest.mark.rule("M-50")

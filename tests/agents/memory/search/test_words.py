@@ -16,6 +16,7 @@ from mcpp_agents.memory.search.tokenizer import Tokenizer
 from mcpp_agents.memory.storage.engine import Matches
 from mcpp_agents.memory.storage.fts_table import FtsTable
 from mcpp_agents.memory.storage.schema import connect
+from mcpp_agents.memory.storage.view_masks import ViewMasks
 from mcpp_agents.memory.storage.word_index import RowBudget, WordIndex
 
 
@@ -157,8 +158,10 @@ SMALL = RowBudget(scored_rows=4, common_rows=6, sampled_rows=10, min_sample=2)
 
 
 def _found(path: Path, goal: str, mask: bytes | None = None, limit: int = 4) -> Matches:
-    """Search with a tiny row budget, as in a file with very many rows."""
+    """Search with a tiny row budget, as in a file with very many rows; without a mask, in all."""
     with closing(connect(str(path))) as connection:
+        if mask is None:
+            mask = ViewMasks(connection).mask(("", []))
         return WordIndex(FtsTable(connection, Tokenizer()), SMALL).match(parse(goal), mask, limit)
 
 
@@ -227,13 +230,20 @@ def test_invisible_rows_decide_neither_what_is_found_nor_its_score(
 
 
 @pytest.mark.rule("M-12")
-def test_scores_do_not_depend_on_superseded_items(file_store: MemoryStore, path: Path) -> None:
-    file_store.remember("One", "a flow", "note")
-    file_store.remember("Two", "a flow, and what surrounds it", "note")
-    before = _found(path, "flow").words
-    old = file_store.remember("Old", "flow " * 500, "note")
-    file_store.remember("New", "other", "note", related_to=[f"supersedes:{old.id}"])
-    assert _found(path, "flow", b"\x01\x01\x01\0").words == before
+def test_forgotten_rows_decide_neither_what_is_found_nor_its_score(
+    file_store: MemoryStore, path: Path
+) -> None:
+    drafts = [MemoryDraft(title="Title", content="a wing", kind="note") for _ in range(40)]
+    file_store.remember_many([*drafts, MemoryDraft(title="Both", content="flow wing", kind="note")])
+    goals = ["flow", "wing", "flow wing"]
+    before = [_found(path, goal) for goal in goals]
+    more = [MemoryDraft(title="More", content="flow " * 9, kind="note") for _ in range(30)]
+    for answer in file_store.remember_many(more)[:-1]:
+        file_store.forget(answer.id)
+    last = file_store.remember("Last", "wing", "note")
+    file_store.forget(last.id)
+    file_store.forget(file_store.context("more").items[0].id)
+    assert [_found(path, goal) for goal in goals] == before
 
 
 def test_for_a_common_word_superseded_rows_take_no_place(

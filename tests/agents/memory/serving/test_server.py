@@ -19,6 +19,7 @@ import pytest
 
 from mcpp.cli import main as command_line
 from mcpp_agents.memory import MemoryStore, MemoryStoreError
+from mcpp_agents.memory.commands import open_location
 from mcpp_agents.memory.serving.credentials import Credentials
 from mcpp_agents.memory.storage.postgres.address import is_database
 from tests.agents.memory.conftest import option_for
@@ -293,7 +294,9 @@ def test_the_command_line_reports_a_replaced_secret(
 
 
 @pytest.mark.rule("M-14")
-@pytest.mark.parametrize("command", [["context", "rotation"], ["forget", "mem_1"], ["audit"]])
+@pytest.mark.parametrize(
+    "command", [["context", "rotation"], ["plan", "rotation"], ["forget", "mem_1"], ["audit"]]
+)
 def test_a_mistyped_file_is_reported_and_not_created(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -430,6 +433,15 @@ def test_serving_over_stdio_does_not_import_an_http_server(path: Path) -> None:
     arguments = [sys.executable, "-c", code, "serve", "--embedder", "none", "--file", str(path)]
     done = subprocess.run(arguments, input="", capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_file_that_may_be_written_is_created_with_its_folder(tmp_path: Path) -> None:
+    by_agent, by_command = tmp_path / "agent" / "memory.db", tmp_path / "a" / "b" / "memory.db"
+    open_location(str(by_agent), "none").close()
+    assert main(["remember", "Rotation", "tokens", "--file", str(by_command)]) == 0
+    for file in (by_agent, by_command):
+        assert file.exists()
+        assert file.parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_folder_that_cannot_be_created_is_reported_in_one_line(

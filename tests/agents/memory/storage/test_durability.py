@@ -199,8 +199,7 @@ def test_in_a_large_file_forgotten_words_are_purged_on_close(path: Path) -> None
     rows(path, "INSERT INTO memory_index (memory_index) VALUES ('integrity-check')")
 
 
-@pytest.mark.rule("M-07")
-@pytest.mark.rule("M-07")
+@pytest.mark.rule("M-07", "M-28")
 def test_word_lists_follow_neighbours_successors_and_removals(path: Path) -> None:
     with MemoryStore.open(path, embedder=None) as store:
         said = ["Where is the walrus?", "At the pier, as always.", "And the heron?"]

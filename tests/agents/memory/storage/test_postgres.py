@@ -160,8 +160,11 @@ def test_calls_that_wait_during_an_outage_go_on_when_the_server_is_back(
 
 
 @pytest.mark.rule("M-43", "M-61")
-def test_a_call_during_an_outage_waits_once(
-    postgres: PostgresServer, database_url: str, monkeypatch: pytest.MonkeyPatch
+def test_a_call_during_an_outage_waits_once_and_the_outage_is_logged_once(
+    postgres: PostgresServer,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(database, "_POOL_SECONDS", 4.0)
     with open_store(database_url) as store:
@@ -178,6 +181,12 @@ def test_a_call_during_an_outage_waits_once(
         assert names(store, "apple") == ["Before"]
         refused = [entry.details.get("refused") for entry in store.audit_entries()]
     assert refused.count("StoreUnavailable") == 2
+    lines = [record.getMessage() for record in caplog.records if record.name == "mcpp.memory"]
+    assert [line.partition(":")[0] for line in lines] == [
+        "the database cannot be reached",
+        "audit entries wait for the database",
+        "the database is reached again",
+    ]
 
 
 @pytest.mark.rule("M-61")
