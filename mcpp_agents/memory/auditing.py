@@ -20,11 +20,13 @@ class StoreCaller:
 
     The principal determines what may be read and written. On the bus it is the pod, and `author`
     is the participant that sent the request: it is recorded with each item, and has a quota.
+    `last_erasure` is the time of the last erasure that precedes in the pod's log what is stored.
     """
 
     principal: Principal = OWNER
     author: str | None = None
     origin: str = "direct"
+    last_erasure: float | None = None
 
 
 class CallAudit:

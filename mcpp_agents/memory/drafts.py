@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import uuid6
@@ -14,6 +14,9 @@ from mcpp_agents.memory.redaction import redact_all
 from mcpp_agents.memory.requests import MemoryDraft
 from mcpp_agents.memory.storage.engine import Item
 from mcpp_agents.memory.vocabulary import facet_of
+
+# The name of the metadata that places an item in its pod's log, between two erasures (H-14).
+LAST_ERASURE: Final = "last_erasure"
 
 
 def item_from_draft(
@@ -35,6 +38,7 @@ def item_from_draft(
     # As JSON, which is how it is stored and compared.
     facts: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(draft.metadata))
     facts |= {name: value for name, value in stated.items() if value}
+    place = {} if caller.last_erasure is None else {LAST_ERASURE: caller.last_erasure}
     return Item(
         id=f"mem_{uuid6.uuid7().hex}",
         scope=scope_for(principal, project=draft.project, agent=draft.agent_id),
@@ -55,19 +59,18 @@ def item_from_draft(
         url=draft.url,
         valid_at=draft.valid_at,
         idempotency_key=key,
-        metadata={**facts, **redact_all(dict(metadata))},
+        metadata={**facts, **redact_all(dict(metadata)), **place},
     )
 
 
 def is_repeated(item: Item, stored: Item) -> bool:
-    """Return whether an item equals a stored one, apart from its id and times (M-02)."""
-    return stored == replace(
-        item,
-        id=stored.id,
-        created_at=stored.created_at,
-        updated_at=stored.updated_at,
-        seq=stored.seq,
-    )
+    """Return whether an item equals a stored one, apart from its id, times and place (M-02)."""
+    return _without_place(item) == _without_place(stored)
+
+
+def _without_place(item: Item) -> Item:
+    metadata = {name: value for name, value in item.metadata.items() if name != LAST_ERASURE}
+    return replace(item, id="", created_at=0.0, updated_at=0.0, seq=0, metadata=metadata)
 
 
 def answer_for(item: Item, *, created: bool, secrets_withheld: bool) -> Remembered:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from mcpp import Envelope
-from mcpp.payloads import ContextInfo, Erased, opts_out
+from mcpp.payloads import ContextInfo, opts_out
 from mcpp.prompts import ContextSummary
 from mcpp_agents.memory.access import Principal
 from mcpp_agents.memory.bus.envelope_text import kept_text, valid_time
@@ -45,12 +45,14 @@ class AgentMemory:
     """What an agent remembers in a pod. Its methods do not raise: an agent works without memory."""
 
     def __init__(self, store: MemoryStore, *, pod: str, agent: str) -> None:
+        """Describe whose memory it is; `store` then is the memory as it acts for the agent."""
         home = f"pod:{pod}"
         self._summaries = SummaryStore(store, pod)
         self._pod = pod
         self._agent = agent
         self._opted_out = RecentIds()
-        self._store = store.acting_as(Principal(home, frozenset({home})), author=agent)
+        self._principal = Principal(home, frozenset({home}))
+        self.store = store.acting_as(self._principal, author=agent)
 
     def recall(self, goal: str, *, max_tokens: int) -> str:
         """Return a pack for a goal as text for a prompt; empty if nothing is remembered.
@@ -61,7 +63,7 @@ class AgentMemory:
         if not goal or max_tokens < MIN_TOKEN_BUDGET:
             return ""
         try:
-            pack = self._store.context(
+            pack = self.store.context(
                 goal,
                 intent="general",
                 agent_id=self._agent,
@@ -95,6 +97,7 @@ class AgentMemory:
         *,
         conclusion: Envelope | None,
         lineage: Sequence[str],
+        last_erasure: float | None = None,
     ) -> None:
         """Store an answered question in the agent's diary, once.
 
@@ -103,6 +106,7 @@ class AgentMemory:
             answer: the text of the answer.
             conclusion: where the answer was said; None if there was no room for it in the pod.
             lineage: the context of the agent's work and those above it, the root first.
+            last_erasure: the time of the last erasure before the question in the log (H-14).
         """
         asked, found = kept_text(question).strip(), clean(answer).strip()
         title = next(iter(sentences(asked)), "A question")[:_MAX_TITLE_CHARS]
@@ -125,28 +129,16 @@ class AgentMemory:
         }
         try:
             if not self._is_excluded(question, lineage):
-                self._store.remember_many([draft], metadata=metadata)
+                store = self.store.acting_as(
+                    self._principal, author=self._agent, last_erasure=last_erasure
+                )
+                store.remember_many([draft], metadata=metadata)
         except MemoryStoreError as error:
             logger.warning("cannot remember the answer: %s", error)
-
-    def erase(self, erased: Erased, *, until: float | None = None) -> None:
-        """Erase what was derived from entries that were erased from the log (H-14).
-
-        `until` is the Unix time of the erasure; None: now.
-        """
-        try:
-            self._store.erase_recorded(
-                context=erased.context,
-                participant=erased.participant,
-                before=erased.before,
-                until=until,
-            )
-        except MemoryStoreError as error:
-            logger.error("cannot erase what the log has erased: %s", error)  # noqa: TRY400
 
     def _is_excluded(self, question: Envelope, lineage: Sequence[str]) -> bool:
         """Return whether the question or a context above the answer is excluded (M-33)."""
         if question.context is not None and opts_out(question.context.metadata):
             return True
-        known = self._store.opted_out()  # what a listening memory on the same file knows
+        known = self.store.opted_out()  # what a listening memory on the same file knows
         return any(id in self._opted_out or id in known for id in lineage)

@@ -28,15 +28,22 @@ class SummaryStore:
         home = f"pod:{pod}"
         self._source = f"{BUS_SCHEME}{pod}/"
         # Without a `home`, unlike the principal of the pod's participants, it has diaries.
-        self._store = store.acting_as(Principal(home, frozenset({home})), origin="bus")
+        self._principal = Principal(home, frozenset({home}))
+        self._store = store.acting_as(self._principal, origin="bus")
 
-    def put(self, summary: RollingSummary) -> None:
-        """Store a summary in the place of the one before."""
+    def put(self, summary: RollingSummary, *, last_erasure: float | None = None) -> None:
+        """Store a summary in the place of the one before.
+
+        Args:
+            summary: the summary.
+            last_erasure: the time of the last erasure before what it covers (H-14).
+        """
         before = self._items().get(summary.context)
         content, cover = summary.draft.content, summary.step.cover
         if before is not None and (before.content, _cover(before)) == (content, cover):
             return  # the same log is read again
-        self._store.replace(summary.draft, metadata=summary.metadata)
+        store = self._store.acting_as(self._principal, origin="bus", last_erasure=last_erasure)
+        store.replace(summary.draft, metadata=summary.metadata)
 
     def drop(self, context: str) -> None:
         """Erase the summary of a context, if there is one."""

@@ -6,10 +6,11 @@ import pytest
 
 import mcpp
 from mcpp import Envelope
-from mcpp.payloads import ContextInfo, Erased
+from mcpp.payloads import ContextInfo
 from mcpp_agents.memory import MemoryStore, Principal
 from mcpp_agents.memory.bus.listener import ContextListener
 from mcpp_agents.memory.bus.recorder import Recorder
+from mcpp_agents.memory.requests import LogErasure
 from mcpp_agents.memory.serving.agent_memory import AgentMemory
 
 
@@ -106,15 +107,15 @@ def test_an_erasure_reaches_the_diary(store: MemoryStore) -> None:
     mind = AgentMemory(store, pod="demo", agent="mind")
     answered(mind, asked(id="q1"), "c1", "root")
     answered(mind, asked("And reminders?", id="q2"), "c2")
-    mind.erase(Erased(entries=1, context="root"))
+    mind.store.erase_recorded([LogErasure(at=1.0, context="root")])
     assert "Answer:" not in mind.recall("invoices", max_tokens=1000)
     assert "Answer:" in mind.recall("reminders", max_tokens=1000)
-    mind.erase(Erased(entries=1, participant="bob"))
+    mind.store.erase_recorded([LogErasure(at=1.0, participant="bob")])
     assert "Answer:" in mind.recall("reminders", max_tokens=1000)
     elsewhere = AgentMemory(store, pod="elsewhere", agent="mind")
-    elsewhere.erase(Erased(entries=1, participant="ann"))
+    elsewhere.store.erase_recorded([LogErasure(at=1.0, participant="ann")])
     assert "Answer:" in mind.recall("reminders", max_tokens=1000)
-    mind.erase(Erased(entries=1, participant="ann"))
+    mind.store.erase_recorded([LogErasure(at=1.0, participant="ann")])
     assert mind.recall("reminders", max_tokens=1000) == ""
 
 
