@@ -184,6 +184,8 @@ class ModelSession:
         is_answered = False
         try:
             remembered, summaries = await self._recall(question)
+            if self._erasures.last != self._last_erasures[question.id]:
+                remembered, summaries = "", []  # it may have been read before the erasure
             self._prompts.start(question.envelope, remembered, summaries)
             self._usage = Usage()
             with agent_span(self._pod, progress.thinking.id):

@@ -949,6 +949,41 @@ async def test_what_was_erased_is_not_expanded_into_the_log_again() -> None:
         assert "zebra" not in json.dumps(response.payload)
 
 
+class ProviderThatLooksTwice:
+    """A provider that sees an erasure between its prompts for a question."""
+
+    def __init__(self, pod: MemoryPod) -> None:
+        self._pod = pod
+        self.prompts: list[str] = []
+
+    async def reply(self, prompt: Prompt, *_: object) -> Reply:
+        self.prompts.append(prompt.markdown())
+        if len(self.prompts) > 1:
+            return Reply("Nowhere.")
+        erase(self._pod, participant="boss")
+        return Reply("", (ToolUse("library__search", {"query": "x"}),))
+
+
+@pytest.mark.rule("H-14", "M-48")
+async def test_what_was_remembered_is_not_shown_after_its_erasure(tmp_path: Path) -> None:
+    pod = MemoryPod()
+    provider = ProviderThatLooksTwice(pod)
+    limits = ModelLimits(grace_seconds=0.25)
+    with MemoryStore.open(tmp_path / "memory.db", embedder=None) as store:
+        principal = Principal.for_pod("test")
+        boss = store.acting_as(principal, author="boss", origin="bus")
+        boss.remember("Pears", "Pears ripen in stall nine.", "fact")
+        agent = ModelAgent("mind", provider, limits=limits, memory=store)
+        async with (
+            pod.run(library()),
+            pod.connect("alice", own=True) as alice,
+            pod.run(agent.participant),
+        ):
+            with anyio.fail_after(BOUND):
+                await ask(alice, "Where are pears?")
+        assert ["stall nine" in each for each in provider.prompts] == [True, False]
+
+
 @pytest.mark.rule("H-14")
 async def test_an_erasure_that_an_agent_has_missed_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
