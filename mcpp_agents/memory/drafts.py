@@ -2,21 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import uuid6
 
 from mcpp_agents.memory.access import scope_for
-from mcpp_agents.memory.auditing import StoreCaller
+from mcpp_agents.memory.auditing import LogPlace, StoreCaller
 from mcpp_agents.memory.pack import Remembered
 from mcpp_agents.memory.redaction import redact_all
 from mcpp_agents.memory.requests import MemoryDraft
 from mcpp_agents.memory.storage.engine import Item
 from mcpp_agents.memory.vocabulary import facet_of
-
-# The name of the metadata that places an item in its pod's log, between two erasures (H-14).
-LAST_ERASURE: Final = "last_erasure"
 
 
 def item_from_draft(
@@ -38,7 +35,6 @@ def item_from_draft(
     # As JSON, which is how it is stored and compared.
     facts: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(draft.metadata))
     facts |= {name: value for name, value in stated.items() if value}
-    place = {} if caller.last_erasure is None else {LAST_ERASURE: caller.last_erasure}
     return Item(
         id=f"mem_{uuid6.uuid7().hex}",
         scope=scope_for(principal, project=draft.project, agent=draft.agent_id),
@@ -59,7 +55,7 @@ def item_from_draft(
         url=draft.url,
         valid_at=draft.valid_at,
         idempotency_key=key,
-        metadata={**facts, **redact_all(dict(metadata)), **place},
+        metadata={**facts, **redact_all(dict(metadata)), **caller.place.metadata()},
     )
 
 
@@ -69,7 +65,8 @@ def is_repeated(item: Item, stored: Item) -> bool:
 
 
 def _without_place(item: Item) -> Item:
-    metadata = {name: value for name, value in item.metadata.items() if name != LAST_ERASURE}
+    places = LogPlace._fields
+    metadata = {name: value for name, value in item.metadata.items() if name not in places}
     return replace(item, id="", created_at=0.0, updated_at=0.0, seq=0, metadata=metadata)
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from mcpp.cli.extras import missing_extra
 from mcpp_agents.memory.access import Principal, View, reach_of, scope_for
-from mcpp_agents.memory.auditing import CallAudit, StoreCaller
-from mcpp_agents.memory.drafts import LAST_ERASURE, answer_for, is_repeated, item_from_draft
+from mcpp_agents.memory.auditing import NOWHERE, CallAudit, LogPlace, StoreCaller
+from mcpp_agents.memory.drafts import answer_for, is_repeated, item_from_draft
 from mcpp_agents.memory.errors import (
     AccessDenied,
     InvalidMemory,
@@ -119,12 +119,12 @@ class MemoryStore:
         *,
         author: str | None = None,
         origin: str = "direct",
-        last_erasure: float | None = None,
+        place: LogPlace = NOWHERE,
     ) -> "MemoryStore":
         """Return the same store for another caller; the arguments are those of `StoreCaller`."""
         return MemoryStore(
             self._engine,
-            caller=StoreCaller(principal, author, origin, last_erasure),
+            caller=StoreCaller(principal, author, origin, place),
             background=self._background,
             clock=self._clock,
             bus_hourly_cap=self._bus_hourly_cap,
@@ -447,7 +447,7 @@ class MemoryStore:
 
 def _covers(erasure: LogErasure, item: Item) -> bool:
     """Return whether an item may contain what was erased from the log of its pod (H-14)."""
-    if item.metadata.get(LAST_ERASURE, -inf) >= erasure.at:
+    if item.metadata.get("last_erasure", -inf) >= erasure.at:
         return False
     if erasure.before is not None and _began(item) >= erasure.before:
         return False

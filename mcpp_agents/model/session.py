@@ -239,26 +239,15 @@ class ModelSession:
         self, progress: ProgressReporter, answer: str, conclusion: Envelope | None
     ) -> None:
         if self._memory is not None:
-            last_erasure = self._erasures.last
+            place = self._erasures.place(progress.thinking.id)
             remember = partial(
                 self._memory.remember,
                 progress.question.envelope,
                 answer,
                 conclusion=conclusion,
-                lineage=self._lineage(progress),
-                last_erasure=last_erasure,
+                place=place,
             )
-            await self._erasures.store(remember, after=last_erasure)
-
-    def _lineage(self, progress: ProgressReporter) -> list[str]:
-        """Return the context of the work on a question and those above it, the root first."""
-        found: list[str] = []
-        next_above: str | None = progress.thinking.id
-        while next_above is not None and next_above not in found:
-            found.append(next_above)
-            known = self._pod.contexts.get(next_above)
-            next_above = None if known is None else known.parent
-        return found[::-1]
+            await self._erasures.store(remember, after=place.last_erasure)
 
     async def _think(self, thinking: ContextScope, progress: ProgressReporter) -> str:
         await progress.start()

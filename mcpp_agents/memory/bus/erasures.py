@@ -12,6 +12,7 @@ from typing import TypeVar
 import anyio.to_thread
 
 from mcpp import Gap, McppError, Message, Pod, Refused, kinds
+from mcpp_agents.memory.auditing import LogPlace
 from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.requests import LogErasure
 from mcpp_agents.memory.store import MemoryStore
@@ -69,6 +70,15 @@ class PodErasures:
         if self.last != after:
             await self._erase([one for one in self._applied if after is None or one.at > after])
         return result
+
+    def place(self, context: str | None) -> LogPlace:
+        """Return the place in the log of what is received now, in a live context or in none."""
+        lineage: list[str] = []
+        while context is not None and context not in lineage:
+            lineage.append(context)
+            known = self._pod.contexts.get(context)
+            context = None if known is None else known.parent
+        return LogPlace(self.last, tuple(reversed(lineage)))
 
     async def _missed(self, before: str) -> list[LogErasure]:
         past = self._pod.history({"kind": kinds.ERASED}, before=before)

@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from mcpp_agents.memory.access import Principal
+from mcpp_agents.memory.auditing import LogPlace
 from mcpp_agents.memory.bus.extracted_memory import ExtractedMemory
 from mcpp_agents.memory.bus.summaries.rolling import EndedSummary, RollingSummary
 from mcpp_agents.memory.bus.summaries.summary_store import SummaryStore
@@ -82,7 +83,7 @@ class Recorder:
 
     def _acting_for(self, memory: ExtractedMemory) -> MemoryStore:
         return self._store.acting_as(
-            self._pod, author=memory.author, origin="bus", last_erasure=self._last_erasure()
+            self._pod, author=memory.author, origin="bus", place=LogPlace(self._last_erasure())
         )
 
     def _record(self, memory: ExtractedMemory) -> Remembered | None:

@@ -16,6 +16,7 @@ from mcpp.agent.shares import FairLimiter
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
 from mcpp_agents.memory.access import Principal
+from mcpp_agents.memory.auditing import NOWHERE, LogPlace
 from mcpp_agents.memory.bus.erasures import PodErasures
 from mcpp_agents.memory.errors import InvalidMemory, MemoryStoreError
 from mcpp_agents.memory.pack import ContextPack
@@ -55,7 +56,7 @@ class MemoryToolHandlers:
         sender: str,
         *,
         is_private: bool = False,
-        last_erasure: float | None = None,
+        place: LogPlace = NOWHERE,
     ) -> ToolResult:
         """Call a tool for a participant of the pod.
 
@@ -63,16 +64,14 @@ class MemoryToolHandlers:
             name, arguments: of the tool; not checked yet.
             sender: the participant.
             is_private: only the participant receives the result, which may contain its diary.
-            last_erasure: the time of the last erasure before the call in the log (H-14).
+            place: the call's place in the log.
 
         Raises Failure for invalid arguments (P-17); other errors become a result.
         """
         # What `forget` answers is the id that all have heard.
         has_diary = is_private or name == "forget"
         principal = replace(self._pod, diarist=sender) if has_diary else self._pod
-        store = self._store.acting_as(
-            principal, author=sender, origin="bus", last_erasure=last_erasure
-        )
+        store = self._store.acting_as(principal, author=sender, origin="bus", place=place)
         try:
             answer = store.call(name, arguments)
         except InvalidMemory as error:
@@ -100,18 +99,19 @@ def register_tools(
         if name in _READING and isinstance(arguments, dict) and arguments.get("agent_id"):
             request.keep_private()
         handlers, erasures = current()
-        last_erasure = erasures.last
+        context = request.envelope.context
+        place = erasures.place(None if context is None else context.id)
         call = partial(
             handlers.call,
             name,
             arguments,
             request.sender,
             is_private=request.is_private,
-            last_erasure=last_erasure,
+            place=place,
         )
         async with limiter.place(request.sender):
             # In a thread, since the database may wait for a lock or the disk.
-            result = await erasures.store(call, after=last_erasure)
+            result = await erasures.store(call, after=place.last_erasure)
         return result.to_json()
 
     agent.method("initialize")(_initialize)

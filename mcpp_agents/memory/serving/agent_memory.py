@@ -17,6 +17,7 @@ from mcpp import Envelope
 from mcpp.payloads import ContextInfo, opts_out
 from mcpp.prompts import ContextSummary
 from mcpp_agents.memory.access import Principal
+from mcpp_agents.memory.auditing import LogPlace
 from mcpp_agents.memory.bus.envelope_text import kept_text, valid_time
 from mcpp_agents.memory.bus.summaries.summary_store import SummaryStore
 from mcpp_agents.memory.errors import MemoryStoreError
@@ -96,8 +97,7 @@ class AgentMemory:
         answer: str,
         *,
         conclusion: Envelope | None,
-        lineage: Sequence[str],
-        last_erasure: float | None = None,
+        place: LogPlace,
     ) -> None:
         """Store an answered question in the agent's diary, once.
 
@@ -105,8 +105,7 @@ class AgentMemory:
             question: the chat message.
             answer: the text of the answer.
             conclusion: where the answer was said; None if there was no room for it in the pod.
-            lineage: the context of the agent's work and those above it, the root first.
-            last_erasure: the time of the last erasure before the question in the log (H-14).
+            place: of the agent's work on it, in the log.
         """
         asked, found = kept_text(question).strip(), clean(answer).strip()
         title = next(iter(sentences(asked)), "A question")[:_MAX_TITLE_CHARS]
@@ -116,22 +115,19 @@ class AgentMemory:
             # Not `NAME: …`, which would be a turn of a dialogue (M-28).
             content=f"@{question.sender} asked: {asked}\n\nAnswer: {found}"[:MAX_CONTENT_CHARS],
             agent_id=self._agent,
-            source=f"{BUS_SCHEME}{self._pod}/{lineage[-1]}#{said.id}",
+            source=f"{BUS_SCHEME}{self._pod}/{place.lineage[-1]}#{said.id}",
             valid_at=valid_time(said.ts),
             idempotency_key=f"asked:{question.id}",
         )
         metadata = {
             "pod": self._pod,
-            "context": lineage[-1],
-            "lineage": list(lineage),
+            "context": place.lineage[-1],
             "participants": sorted({question.sender, self._agent}),
             "began": valid_time(question.ts),
         }
         try:
-            if not self._is_excluded(question, lineage):
-                store = self.store.acting_as(
-                    self._principal, author=self._agent, last_erasure=last_erasure
-                )
+            if not self._is_excluded(question, place.lineage):
+                store = self.store.acting_as(self._principal, author=self._agent, place=place)
                 store.remember_many([draft], metadata=metadata)
         except MemoryStoreError as error:
             logger.warning("cannot remember the answer: %s", error)

@@ -10,6 +10,7 @@ import msgspec
 
 from mcpp.prompts import ContextSummary
 from mcpp_agents.memory.access import Principal
+from mcpp_agents.memory.auditing import LogPlace
 from mcpp_agents.memory.bus.summaries.rolling import Cover, RollingSummary
 from mcpp_agents.memory.requests import BUS_SCHEME
 from mcpp_agents.memory.storage.engine import Item
@@ -42,7 +43,8 @@ class SummaryStore:
         content, cover = summary.draft.content, summary.step.cover
         if before is not None and (before.content, _cover(before)) == (content, cover):
             return  # the same log is read again
-        store = self._store.acting_as(self._principal, origin="bus", last_erasure=last_erasure)
+        place = LogPlace(last_erasure)
+        store = self._store.acting_as(self._principal, origin="bus", place=place)
         store.replace(summary.draft, metadata=summary.metadata)
 
     def drop(self, context: str) -> None:

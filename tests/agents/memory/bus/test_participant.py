@@ -343,6 +343,24 @@ def test_memory_erases_what_it_derived_from_erased_entries(
     run_scenario(scenario, pod=pod)
 
 
+@pytest.mark.rule("H-14")
+def test_what_a_request_in_an_erased_context_stored_is_erased(
+    run_scenario: Callable[..., None],
+) -> None:
+    pod = MemoryPod()
+
+    async def scenario(ann: mcpp.Pod) -> None:
+        async with ann.context("task", id="top") as top, ann.context("task", parent=top) as below:
+            for title, sender in (("Zebra below", below), ("Zebra", ann)):
+                draft = {"title": title, "content": "It is one."}
+                await sender.call("memory", "remember", draft)
+            assert set(await names(ann)) == {"Zebra below", "Zebra"}
+            erase(pod, context="top")
+            assert set(await names(ann)) == {"Zebra"}
+
+    run_scenario(scenario, pod=pod)
+
+
 # Clocks of senders that are far behind, and far ahead.
 PAST, FUTURE = "2001-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
 

@@ -8,6 +8,7 @@ import mcpp
 from mcpp import Envelope
 from mcpp.payloads import ContextInfo
 from mcpp_agents.memory import MemoryStore, Principal
+from mcpp_agents.memory.auditing import LogPlace
 from mcpp_agents.memory.bus.listener import ContextListener
 from mcpp_agents.memory.bus.recorder import Recorder
 from mcpp_agents.memory.requests import LogErasure
@@ -30,7 +31,9 @@ def answer_in(context: str, text: str, *, sender: str = "mind") -> Envelope:
 def answered(mind: AgentMemory, question: Envelope, context: str = "c1", *above: str) -> Envelope:
     """Remember an answer, and return the conclusion that said it."""
     conclusion = answer_in(context, "On Fridays.")
-    mind.remember(question, "On Fridays.", conclusion=conclusion, lineage=[*above, context])
+    mind.remember(
+        question, "On Fridays.", conclusion=conclusion, place=LogPlace(None, (*above, context))
+    )
     return conclusion
 
 
@@ -88,7 +91,7 @@ def test_an_answer_that_the_pod_recorded_too_is_in_a_pack_once(
         if is_recorded_first:
             record(question, conclusion)
         text = conclusion.payload["text"]
-        mind.remember(question, text, conclusion=conclusion, lineage=[f"c{number}"])
+        mind.remember(question, text, conclusion=conclusion, place=LogPlace(None, (f"c{number}",)))
         if not is_recorded_first:
             record(question, conclusion)
     pod = store.acting_as(Principal("pod:demo", frozenset({"pod:demo"})))
