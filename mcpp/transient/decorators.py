@@ -16,7 +16,7 @@ return value, with the marks. The tool's schemas stay as they are.
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, overload
 
@@ -160,8 +160,9 @@ def _as_ids(value: Any, parameter: str) -> list[str] | None:
         return None
     if isinstance(value, str):
         return [value]
-    if not isinstance(value, Collection):
-        raise TypeError(f"{parameter} must be a list of ids, not {type(value).__name__}")
+    is_list = isinstance(value, Collection) and not isinstance(value, bytes | Mapping)
+    if not is_list or not all(isinstance(one, str) for one in value):
+        raise TypeError(f"{parameter} must be a list of ids, which are texts")
     return list(value)
 
 

@@ -7,11 +7,28 @@ operation is audited once, by whichever path it came: library, MCP server or bus
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from mcpp_agents.memory.access import OWNER, Principal
 from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.storage.engine import AuditEntry, Engine
+
+
+class LogPlace(NamedTuple):
+    """Where in its pod's log something was said: an erasure covers some places (H-14)."""
+
+    last_erasure: float | None = None
+    """The time of the last erasure that precedes it; None if there is none."""
+    lineage: tuple[str, ...] = ()
+    """Its context and those above it, the root first."""
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the metadata of an item that was made from it."""
+        stated = {"last_erasure": self.last_erasure, "lineage": list(self.lineage) or None}
+        return {name: value for name, value in stated.items() if value is not None}
+
+
+NOWHERE: Final = LogPlace()
 
 
 @dataclass(frozen=True)
@@ -20,11 +37,13 @@ class StoreCaller:
 
     The principal determines what may be read and written. On the bus it is the pod, and `author`
     is the participant that sent the request: it is recorded with each item, and has a quota.
+    `place` is the place in the pod's log of what is stored.
     """
 
     principal: Principal = OWNER
     author: str | None = None
     origin: str = "direct"
+    place: LogPlace = NOWHERE
 
 
 class CallAudit:

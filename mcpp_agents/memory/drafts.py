@@ -8,7 +8,7 @@ import msgspec
 import uuid6
 
 from mcpp_agents.memory.access import scope_for
-from mcpp_agents.memory.auditing import StoreCaller
+from mcpp_agents.memory.auditing import LogPlace, StoreCaller
 from mcpp_agents.memory.pack import Remembered
 from mcpp_agents.memory.redaction import redact_all
 from mcpp_agents.memory.requests import MemoryDraft
@@ -55,19 +55,19 @@ def item_from_draft(
         url=draft.url,
         valid_at=draft.valid_at,
         idempotency_key=key,
-        metadata={**facts, **redact_all(dict(metadata))},
+        metadata={**facts, **redact_all(dict(metadata)), **caller.place.metadata()},
     )
 
 
 def is_repeated(item: Item, stored: Item) -> bool:
-    """Return whether an item equals a stored one, apart from its id and times (M-02)."""
-    return stored == replace(
-        item,
-        id=stored.id,
-        created_at=stored.created_at,
-        updated_at=stored.updated_at,
-        seq=stored.seq,
-    )
+    """Return whether an item equals a stored one, apart from its id, times and place (M-02)."""
+    return _without_place(item) == _without_place(stored)
+
+
+def _without_place(item: Item) -> Item:
+    places = LogPlace._fields
+    metadata = {name: value for name, value in item.metadata.items() if name not in places}
+    return replace(item, id="", created_at=0.0, updated_at=0.0, seq=0, metadata=metadata)
 
 
 def answer_for(item: Item, *, created: bool, secrets_withheld: bool) -> Remembered:

@@ -8,10 +8,12 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain
-from typing import Annotated, Any, Final, NamedTuple, TypedDict, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, Self, TypedDict, TypeVar
 
 import msgspec
 
+from mcpp import Envelope
+from mcpp.payloads import Erased
 from mcpp_agents.memory.errors import InvalidMemory
 from mcpp_agents.memory.redaction import WITHHELD, is_password_name, redact, redact_all
 from mcpp_agents.memory.vocabulary import DEFAULT_KIND, RELATIONSHIPS, Intent, LayerName
@@ -35,7 +37,7 @@ RESERVED_METADATA: Final = frozenset(
     (
         *("author", "domain", "agent_id", "tags", "task_ids", "active_task", "words", "cosine"),
         *("contradicted_by", "truncated", "pod", "context", "context_type", "lineage"),
-        *("envelopes", "participants", "summarized_by", "rolling", "began", "until"),
+        *("envelopes", "participants", "summarized_by", "rolling", "began", "last_erasure"),
     )
 )
 
@@ -241,6 +243,21 @@ class ForgetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The id of a memory to erase."""
 
     id: Annotated[str, _doc("Id of the memory")]
+
+
+class LogErasure(NamedTuple):
+    """Entries that were erased from the log of a pod, and must vanish from memory (H-14)."""
+
+    at: float  # when they were erased; this and `before` are Unix times
+    context: str | None = None
+    participant: str | None = None
+    before: float | None = None  # only what is older
+
+    @classmethod
+    def of(cls, envelope: Envelope) -> Self:
+        """Return the erasure that a `system/erased` announces."""
+        erased = envelope.payload_as(Erased)
+        return cls(to_seconds(envelope.ts), erased.context, erased.participant, erased.before)
 
 
 def read(fields: object, type: type[T]) -> T:

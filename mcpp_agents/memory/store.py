@@ -4,12 +4,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from math import inf
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from mcpp.cli.extras import missing_extra
 from mcpp_agents.memory.access import Principal, View, reach_of, scope_for
-from mcpp_agents.memory.auditing import CallAudit, StoreCaller
+from mcpp_agents.memory.auditing import NOWHERE, CallAudit, LogPlace, StoreCaller
 from mcpp_agents.memory.drafts import answer_for, is_repeated, item_from_draft
 from mcpp_agents.memory.errors import (
     AccessDenied,
@@ -24,6 +25,7 @@ from mcpp_agents.memory.packing.token_budget import clamped_budget
 from mcpp_agents.memory.requests import (
     DraftFields,
     ForgetRequest,
+    LogErasure,
     MemoryDraft,
     PackFields,
     PackRequest,
@@ -112,12 +114,17 @@ class MemoryStore:
         return cls(engine, background=background, clock=clock, bus_hourly_cap=bus_hourly_cap)
 
     def acting_as(
-        self, principal: Principal, *, author: str | None = None, origin: str = "direct"
+        self,
+        principal: Principal,
+        *,
+        author: str | None = None,
+        origin: str = "direct",
+        place: LogPlace = NOWHERE,
     ) -> "MemoryStore":
-        """Return the same store for another caller."""
+        """Return the same store for another caller; the arguments are those of `StoreCaller`."""
         return MemoryStore(
             self._engine,
-            caller=StoreCaller(principal, author, origin),
+            caller=StoreCaller(principal, author, origin, place),
             background=self._background,
             clock=self._clock,
             bus_hourly_cap=self._bus_hourly_cap,
@@ -201,31 +208,14 @@ class MemoryStore:
         with self._audited("forget") as audit:
             return self._forget(read({"id": id}, ForgetRequest), audit)
 
-    def erase_recorded(
-        self,
-        *,
-        context: str | None,
-        participant: str | None,
-        before: float | None,
-        until: float | None = None,
-    ) -> int:
-        """Erase what was recorded of a context, or with a participant's words; return how many.
-
-        Both times are Unix times.
-
-        Args:
-            before: what contains nothing of an earlier time stays.
-            until: when the log was erased; what was said or stored later stays. None: now.
-        """
+    def erase_recorded(self, erasures: Sequence[LogErasure]) -> int:
+        """Erase what was recorded of erased entries of the caller's log; return how many items."""
         with self._audited("forget") as audit, self._engine.writing():
             erased = [
                 item
                 for item in self._engine.stored_by(self._caller.principal.id)
                 if (item.origin == "bus" or item.is_about_envelope)
-                and (before is None or _began(item) < before)
-                and (until is None or _recorded_at(item) <= until)
-                and (context is None or context in item.metadata.get("lineage", ()))
-                and participant in (None, item.author, *item.metadata.get("participants", ()))
+                and any(_covers(erasure, item) for erasure in erasures)
             ]
             for item in erased:
                 self._engine.remove(item.seq)
@@ -455,15 +445,27 @@ class MemoryStore:
         self._engine.charge_quota(principal, author, items=items, at=now, expired_at=expired_at)
 
 
+def _covers(erasure: LogErasure, item: Item) -> bool:
+    """Return whether an item may contain what was erased from the log of its pod (H-14)."""
+    if item.metadata.get("last_erasure", -inf) >= erasure.at:
+        return False
+    if erasure.before is not None and _began(item) >= erasure.before:
+        return False
+    if erasure.context is not None and erasure.context not in item.metadata.get("lineage", ()):
+        return False
+    speakers = (item.author, *item.metadata.get("participants", ()))
+    return erasure.participant is None or erasure.participant in speakers
+
+
 def _began(item: Item) -> float:
-    """Return the time of the earliest text in an item that was recorded from a pod."""
+    """Return the time of the earliest text in an item that was stored in a pod.
+
+    A sender's clock may be ahead, but nothing is stored before it was received.
+    """
+    if not item.is_about_envelope:  # stored by a request; `valid_at` is a time that it speaks of
+        return item.created_at
     began = item.metadata.get("began")
-    return min(item.since, to_seconds(began)) if isinstance(began, str) else item.since
-
-
-def _recorded_at(item: Item) -> float:
-    """Return when what an item is about was said, else when the item was stored."""
-    return item.since if item.is_about_envelope else item.created_at
+    return min(item.created_at, item.since, to_seconds(began) if began else item.since)
 
 
 def _open_engine(location: str) -> Engine:

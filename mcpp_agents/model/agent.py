@@ -73,9 +73,8 @@ class ModelAgent:
             memory = AgentMemory(self._memory, pod=pod.name, agent=pod.me)
         self._joined = ModelSession(pod, self._provider, self._system, self._limits, memory)
 
-    def _observe(self, item: Message | Gap) -> None:
-        if isinstance(item, Message):
-            self._session.observe(item)
+    async def _observe(self, item: Message | Gap) -> None:
+        await self._session.observe(item)
 
     async def _answer_questions(self, pod: Pod) -> None:
         await self._session.answer_questions()

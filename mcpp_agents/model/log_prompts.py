@@ -120,10 +120,14 @@ class LogPrompts:
     def forget_erased(self) -> None:
         """Read the copy of the log again: something in it was erased (H-10).
 
-        Prompts wait for that. A question in progress goes on with what is left.
+        Prompts wait for that. A question in progress goes on with what is left, without what was
+        remembered; what its latest prompt has collapsed cannot be expanded any more, which would
+        say it again.
         """
         self._reloads += 1
         self._pictures = {}
+        self._prompt = None
+        self._remembered, self._summaries = "", ()
         self._pod.start_soon(self._reload)
 
     async def _reload(self) -> None:

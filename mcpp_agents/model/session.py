@@ -19,6 +19,7 @@ from mcpp import (
     ConnectionLostError,
     ContextScope,
     Envelope,
+    Gap,
     McppError,
     Message,
     Pod,
@@ -27,12 +28,11 @@ from mcpp import (
 )
 from mcpp.agent.shares import Shares
 from mcpp.outcomes import Usage
-from mcpp.payloads import Erased
 from mcpp.prompts import EXPAND, ContextSummary, Prompt
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
 from mcpp.transient import cut
-from mcpp_agents.memory.bus.erasures import past_erasures
+from mcpp_agents.memory.bus.erasures import PodErasures
 from mcpp_agents.memory.serving.agent_memory import AgentMemory
 from mcpp_agents.model.limits import ModelLimits
 from mcpp_agents.model.log_prompts import LogPrompts
@@ -82,16 +82,26 @@ class ModelSession:
         self._asked = anyio.Event()
         self._own_chats = RecentIds()
         self._usage = Usage()  # of the question that is being answered
-        self._erasures = 0
+        self._erasures = PodErasures(pod, None if memory is None else memory.store)
+        self._last_erasures: dict[str, float | None] = {}  # when each question was received
         self._toolbox.refresh()
 
     # --- following the log ---
 
-    def observe(self, message: Message) -> None:
+    async def observe(self, item: Message | Gap) -> None:
         """Add a message to the log, and queue it if it is a question to this agent."""
-        self._add(message)
-        if not self._is_asked(message):
+        erasures = await self._erasures.find(item)
+        if isinstance(item, Gap):
             return
+        self._add(item)
+        if erasures:
+            if not item.replayed:  # else what is in the log was read after them
+                self._prompts.forget_erased()
+            await self._erasures.apply(erasures)
+        if self._is_asked(item):
+            self._ask(item)
+
+    def _ask(self, message: Message) -> None:
         if not self._places.take(message.sender):
             self._pod.start_soon(self._decline, message)
             return
@@ -99,6 +109,7 @@ class ModelSession:
             "reasoning", parent=message.context, trigger=message.id, asked_by=message.sender
         )
         self._questions[message.id] = ProgressReporter(thinking, message)
+        self._last_erasures[message.id] = self._erasures.last
         self._asked.set()
 
     def expand(self, params: dict[str, Any], sender: str) -> Any:
@@ -122,12 +133,6 @@ class ModelSession:
             self._toolbox.refresh()
         if self._memory is not None:
             self._memory.observe(message.envelope, self._pod.contexts)
-        if message.kind == kinds.ERASED and not message.replayed:
-            self._prompts.forget_erased()
-            self._erasures += 1
-            if self._memory is not None:
-                erased = message.envelope.payload_as(Erased)
-                self._pod.start_soon(anyio.to_thread.run_sync, self._memory.erase, erased)
         if message.sender == self._pod.me and message.kind == kinds.CHAT:
             self._own_chats.add(message.id)
 
@@ -149,10 +154,6 @@ class ModelSession:
 
     async def answer_questions(self) -> None:
         """Answer the open questions one after another, until cancelled."""
-        if self._memory is not None:
-            async for past in past_erasures(self._pod):
-                erase = partial(self._memory.erase, past.erased, until=past.at)
-                await anyio.to_thread.run_sync(erase)
         while True:
             while self._questions:
                 await self._answer(self._next_question())
@@ -180,9 +181,11 @@ class ModelSession:
     async def _answer(self, progress: ProgressReporter) -> None:
         """Think about a question in its own context, and reply with the conclusion."""
         question = progress.question
-        erasures, is_answered = self._erasures, False
+        is_answered = False
         try:
             remembered, summaries = await self._recall(question)
+            if self._erasures.last != self._last_erasures[question.id]:
+                remembered, summaries = "", []  # it may have been read before the erasure
             self._prompts.start(question.envelope, remembered, summaries)
             self._usage = Usage()
             with agent_span(self._pod, progress.thinking.id):
@@ -199,6 +202,7 @@ class ModelSession:
             text = "I cannot answer this now: an internal error"
         finally:
             del self._questions[question.id]
+            last_erasure = self._last_erasures.pop(question.id)
             self._places.release(question.sender)
             self._answered.add(question.sender)
         try:
@@ -207,8 +211,8 @@ class ModelSession:
                 conclusion = await progress.thinking.conclude(
                     self._conclusion(text), **self._prompts.metadata
                 )
-            # An erasure meanwhile may cover the question, which must not be stored after it.
-            if is_answered and erasures == self._erasures:
+            # The answer may be about something that was erased since the question.
+            if is_answered and last_erasure == self._erasures.last:
                 await self._remember(progress, text, conclusion)
             await send_reply(progress.out, text)
         except McppError as error:
@@ -235,24 +239,15 @@ class ModelSession:
         self, progress: ProgressReporter, answer: str, conclusion: Envelope | None
     ) -> None:
         if self._memory is not None:
+            place = self._erasures.place(progress.thinking.id)
             remember = partial(
                 self._memory.remember,
                 progress.question.envelope,
                 answer,
                 conclusion=conclusion,
-                lineage=self._lineage(progress),
+                place=place,
             )
-            await anyio.to_thread.run_sync(remember)
-
-    def _lineage(self, progress: ProgressReporter) -> list[str]:
-        """Return the context of the work on a question and those above it, the root first."""
-        found: list[str] = []
-        next_above: str | None = progress.thinking.id
-        while next_above is not None and next_above not in found:
-            found.append(next_above)
-            known = self._pod.contexts.get(next_above)
-            next_above = None if known is None else known.parent
-        return found[::-1]
+            await self._erasures.store(remember, after=place.last_erasure)
 
     async def _think(self, thinking: ContextScope, progress: ProgressReporter) -> str:
         await progress.start()

@@ -22,7 +22,8 @@ from mcpp_gateway.core.records import SHORT_LIST, DormantState, LogEntry, recipi
 from mcpp_gateway.core.refusals import Refusal
 from mcpp_gateway.core.sessions import ParticipantSettings
 
-SPECIAL: Final = ("pod/", "system/", "live/")  # what kinds begin with that are not logged so
+_OF_GATEWAY: Final = ("system/", "tombstone")  # what kinds begin with that no participant may send
+SPECIAL: Final = ("pod/", "live/", *_OF_GATEWAY)  # and those that are not logged so
 MAX_LIVE_BYTES: Final = 16_384
 
 
@@ -180,7 +181,7 @@ def sender_refusal(settings: ParticipantSettings, envelope: Envelope) -> Refusal
     """
     if envelope.sender != settings.id:
         return refusals.sender_mismatch(envelope.sender, settings.id)
-    if envelope.kind.startswith("system/"):
+    if envelope.kind.startswith(_OF_GATEWAY):
         return refusals.reserved_kind(envelope.kind)
     return None
 

@@ -40,6 +40,7 @@ class _ExpiredContext(NamedTuple):
     creator: str | None  # None: its beginning was not received
     generation: int
     concluded: bool
+    is_erased: bool
     opted_out: bool
 
 
@@ -227,7 +228,11 @@ class ContextListener:
         self._expired.pop(id, None)
         if record is not None:
             self._expired[id] = _ExpiredContext(
-                record.creator, record.generation, record.concluded, id in self._opted_out
+                record.creator,
+                record.generation,
+                record.concluded,
+                record.is_erased,
+                id in self._opted_out,
             )
             if len(self._expired) > _MAX_EXPIRED:
                 self._expired.popitem(last=False)
@@ -244,9 +249,12 @@ class ContextListener:
             return  # a placeholder: its first envelope begins it
         expired = self._expired.pop(id, None)
         if expired is None or expired.creator not in (None, info.creator):
-            expired = _ExpiredContext(None, self._next_generation(), False, opted_out=True)
+            expired = _ExpiredContext(None, self._next_generation(), False, False, opted_out=True)
         self._records[id] = ContextRecord(
-            expired.creator, expired.generation, concluded=expired.concluded
+            expired.creator,
+            expired.generation,
+            concluded=expired.concluded,
+            is_erased=expired.is_erased,
         )
         if expired.opted_out:
             self._opted_out |= {id}

@@ -11,15 +11,15 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio.to_thread
 
-from mcpp import Envelope, Gap, Message, Options, Participant, Pod, kinds
-from mcpp.payloads import ContextInfo, Erased
+from mcpp import Envelope, Gap, Message, Options, Participant, Pod
+from mcpp.payloads import ContextInfo
 from mcpp.protocol.contexts import read_context_change
 from mcpp_agents.memory.access import Principal
-from mcpp_agents.memory.bus.erasures import past_erasures
+from mcpp_agents.memory.bus.erasures import PodErasures
 from mcpp_agents.memory.bus.extracted_memory import ExtractedMemory
 from mcpp_agents.memory.bus.listener import ContextListener
 from mcpp_agents.memory.bus.recorder import Recorder
@@ -71,49 +71,55 @@ class MemoryAgent:
         self._granted = granted
         self._summarizer = summarizer
         self._rolling = rolling
-        self._tools: MemoryToolHandlers | None = None
-        self._recorder: _PodRecorder | None = None
+        self._listening = listening
+        self._joined: _JoinedPod | None = None
         # `connect_options` asks for the agent's own envelopes, too: they count towards the length
         # of the history.
         self.participant = Participant(name, last=HISTORY_MESSAGES, options=options)
         self.participant.on_join(self._join)
-        register_tools(self.participant, self._current_tools)
+        register_tools(self.participant, lambda: (self._pod.tools, self._pod.erasures))
+        # An observer, because a request must find what was concluded before it.
+        self.participant.observe(self._observe)
         if listening:
             self.participant.on_history(self._catch_up)
-            # An observer, because a request must find what was concluded before it.
-            self.participant.observe(self._observe)
             self.participant.task(self._summarize)
 
     def _join(self, pod: Pod) -> None:
         principal = Principal.for_pod(pod.name, granted=self._granted)
         limit = pod.limits.get("max_message_bytes")
         max_bytes = limit if isinstance(limit, int) else MAX_MESSAGE_BYTES
-        self._tools = MemoryToolHandlers(self._store, principal, max_bytes=max_bytes)
-        recorder = Recorder(self._store, principal)
-        self._recorder = _PodRecorder(
+        store = self._store.acting_as(principal)
+        tools = MemoryToolHandlers(self._store, principal, max_bytes=max_bytes)
+        erasures = PodErasures(pod, store)
+        recorder = Recorder(self._store, principal, last_erasure=lambda: erasures.last)
+        pod_recorder = _PodRecorder(
             ContextListener(pod.name, participant=pod.me, rolling=self._rolling),
             pod,
-            store=self._store.acting_as(principal),
+            store=store,
             summaries=recorder.summaries,
             queue=WriteQueue(recorder, self._summarizer),
         )
+        self._joined = _JoinedPod(tools, erasures, pod_recorder)
 
-    def _current_tools(self) -> MemoryToolHandlers:
-        assert self._tools is not None  # requests arrive after joining
-        return self._tools
-
-    def _current_recorder(self) -> "_PodRecorder":
-        assert self._recorder is not None
-        return self._recorder
+    @property
+    def _pod(self) -> "_JoinedPod":
+        assert self._joined is not None  # the other hooks run after `on_join`
+        return self._joined
 
     async def _catch_up(self, history: list[Message]) -> None:
-        await self._current_recorder().catch_up(history)
+        await self._pod.recorder.catch_up(history)
 
     async def _observe(self, item: Message | Gap) -> None:
-        await self._current_recorder().observe(item)
+        pod = self._pod
+        found = await pod.erasures.find(item)
+        if found:
+            await pod.recorder.forget_conversations()
+            await pod.erasures.apply(found)
+        if self._listening:
+            await pod.recorder.observe(item)
 
     async def _summarize(self, pod: Pod) -> None:
-        await self._current_recorder().run()
+        await self._pod.recorder.run()
 
 
 def begun_before(history: Iterable[Envelope], live: Mapping[str, ContextInfo]) -> set[str]:
@@ -136,6 +142,14 @@ def begun_before(history: Iterable[Envelope], live: Mapping[str, ContextInfo]) -
         count = live[id].messages if id in live else None
         complete.setdefault(id, seen[id] == count or (not seen[id] and count is None))
     return {id for id, is_complete in complete.items() if not is_complete}
+
+
+class _JoinedPod(NamedTuple):
+    """What serves one pod, from joining to leaving."""
+
+    tools: MemoryToolHandlers
+    erasures: PodErasures
+    recorder: "_PodRecorder"
 
 
 class _PodRecorder:
@@ -174,11 +188,8 @@ class _PodRecorder:
         except MemoryStoreError as error:
             logger.warning("cannot read the opt-outs; not recording earlier contexts: %s", error)
             self._listener.opt_out(incomplete)
-        async for past in past_erasures(self._pod):
-            await self._erase(past.erased, until=past.at)
         for envelope in envelopes:
-            if envelope.kind != kinds.ERASED:
-                await self._record(envelope)
+            await self._record(envelope)
         await self._save_opted_out()
         try:
             known = await anyio.to_thread.run_sync(self._summaries.contexts)
@@ -186,6 +197,11 @@ class _PodRecorder:
         except MemoryStoreError as error:
             logger.warning("cannot read the summaries of open contexts: %s", error)
         await self._queue.put(self._listener.take_summaries())
+
+    async def forget_conversations(self) -> None:
+        """Store what waits to be stored, and forget what was said so far: some of it is erased."""
+        self._listener.forget_conversations()
+        await self._queue.flush()
 
     async def observe(self, item: Message | Gap) -> None:
         """Record a live message, or note that some were missed."""
@@ -210,29 +226,7 @@ class _PodRecorder:
     def _add_context(self, id: str) -> None:
         self._listener.add_context(self._pod.contexts.get(id) or ContextInfo(id=id))
 
-    async def _erase(self, erased: Erased, *, until: float | None = None) -> None:
-        """Erase what was derived from entries that were erased from the log (H-14)."""
-        erase = partial(
-            self._store.erase_recorded,
-            context=erased.context,
-            participant=erased.participant,
-            before=erased.before,
-            until=until,
-        )
-        try:
-            count = await anyio.to_thread.run_sync(erase)
-        except MemoryStoreError as error:
-            logger.error("cannot erase what the log has erased: %s", error)  # noqa: TRY400
-        else:
-            if count:
-                logger.info("erased %d memories of what the log has erased", count)
-
     async def _record(self, envelope: Envelope) -> None:
-        if envelope.kind == kinds.ERASED:
-            self._listener.forget_conversations()
-            await self._queue.flush()
-            await self._erase(envelope.payload_as(Erased))
-            return
         await self._extract(envelope.id, partial(self._listener.receive, envelope))
         await self._save_opted_out()
 

@@ -2,12 +2,13 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 import msgspec
 
 from mcpp_agents.memory.access import Principal
+from mcpp_agents.memory.auditing import LogPlace
 from mcpp_agents.memory.bus.extracted_memory import ExtractedMemory
 from mcpp_agents.memory.bus.summaries.rolling import EndedSummary, RollingSummary
 from mcpp_agents.memory.bus.summaries.summary_store import SummaryStore
@@ -27,9 +28,23 @@ _Context = tuple[str, int]  # id and generation: an id that is used again is ano
 class Recorder:
     """Stores memories and relates them along their lineage. It owns the ids this needs."""
 
-    def __init__(self, store: MemoryStore, pod: Principal) -> None:
+    def __init__(
+        self,
+        store: MemoryStore,
+        pod: Principal,
+        *,
+        last_erasure: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """Describe where to store.
+
+        Args:
+            store: the memory.
+            pod: the principal of the pod.
+            last_erasure: returns the time of the last erasure that was received (H-14).
+        """
         self._store = store
         self._pod = pod
+        self._last_erasure = last_erasure
         self.summaries: Final = SummaryStore(store, pod.id.removeprefix("pod:"))
         self._latest: OrderedDict[_Context, str] = OrderedDict()  # the latest memory of each
         self._children: OrderedDict[_Context, list[str]] = OrderedDict()  # memories of children
@@ -44,7 +59,7 @@ class Recorder:
             if isinstance(summary, EndedSummary):
                 self.summaries.drop(summary.context)
             else:
-                self.summaries.put(summary)
+                self.summaries.put(summary, last_erasure=self._last_erasure())
         except MemoryStoreError as error:
             logger.warning("cannot store the summary of %s: %s", summary.context, error)
         except Exception:
@@ -67,7 +82,9 @@ class Recorder:
             return False
 
     def _acting_for(self, memory: ExtractedMemory) -> MemoryStore:
-        return self._store.acting_as(self._pod, author=memory.author, origin="bus")
+        return self._store.acting_as(
+            self._pod, author=memory.author, origin="bus", place=LogPlace(self._last_erasure())
+        )
 
     def _record(self, memory: ExtractedMemory) -> Remembered | None:
         try:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-import anyio.to_thread
 import msgspec
 
 from mcpp import Participant, ToolCall, ToolResult, __version__
@@ -17,6 +16,8 @@ from mcpp.agent.shares import FairLimiter
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
 from mcpp_agents.memory.access import Principal
+from mcpp_agents.memory.auditing import NOWHERE, LogPlace
+from mcpp_agents.memory.bus.erasures import PodErasures
 from mcpp_agents.memory.errors import InvalidMemory, MemoryStoreError
 from mcpp_agents.memory.pack import ContextPack
 from mcpp_agents.memory.serving.fitting import fit
@@ -49,7 +50,13 @@ class MemoryToolHandlers:
         self._max_bytes = max(0, max_bytes - _AROUND_BYTES)
 
     def call(
-        self, name: str, arguments: Any, sender: str, *, is_private: bool = False
+        self,
+        name: str,
+        arguments: Any,
+        sender: str,
+        *,
+        is_private: bool = False,
+        place: LogPlace = NOWHERE,
     ) -> ToolResult:
         """Call a tool for a participant of the pod.
 
@@ -57,13 +64,14 @@ class MemoryToolHandlers:
             name, arguments: of the tool; not checked yet.
             sender: the participant.
             is_private: only the participant receives the result, which may contain its diary.
+            place: the call's place in the log.
 
         Raises Failure for invalid arguments (P-17); other errors become a result.
         """
         # What `forget` answers is the id that all have heard.
         has_diary = is_private or name == "forget"
         principal = replace(self._pod, diarist=sender) if has_diary else self._pod
-        store = self._store.acting_as(principal, author=sender, origin="bus")
+        store = self._store.acting_as(principal, author=sender, origin="bus", place=place)
         try:
             answer = store.call(name, arguments)
         except InvalidMemory as error:
@@ -79,8 +87,10 @@ class MemoryToolHandlers:
         return ToolResult([_text(pack.markdown)], msgspec.to_builtins(pack))
 
 
-def register_tools(agent: Participant, current: Callable[[], MemoryToolHandlers]) -> None:
-    """Serve memory's tools as this agent; `current` returns the current pod's handlers."""
+def register_tools(
+    agent: Participant, current: Callable[[], tuple[MemoryToolHandlers, PodErasures]]
+) -> None:
+    """Serve memory's tools as this agent; `current` returns those of the current pod."""
 
     limiter = FairLimiter(_CONCURRENT_CALLS)
 
@@ -88,12 +98,20 @@ def register_tools(agent: Participant, current: Callable[[], MemoryToolHandlers]
         name, arguments = params.get("name", ""), params.get("arguments", {})
         if name in _READING and isinstance(arguments, dict) and arguments.get("agent_id"):
             request.keep_private()
+        handlers, erasures = current()
+        context = request.envelope.context
+        place = erasures.place(None if context is None else context.id)
         call = partial(
-            current().call, name, arguments, request.sender, is_private=request.is_private
+            handlers.call,
+            name,
+            arguments,
+            request.sender,
+            is_private=request.is_private,
+            place=place,
         )
         async with limiter.place(request.sender):
             # In a thread, since the database may wait for a lock or the disk.
-            result = await anyio.to_thread.run_sync(call)
+            result = await erasures.store(call, after=place.last_erasure)
         return result.to_json()
 
     agent.method("initialize")(_initialize)

@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from mcpp import Envelope
-from mcpp.payloads import ContextInfo, Erased, opts_out
+from mcpp.payloads import ContextInfo, opts_out
 from mcpp.prompts import ContextSummary
 from mcpp_agents.memory.access import Principal
+from mcpp_agents.memory.auditing import LogPlace
 from mcpp_agents.memory.bus.envelope_text import kept_text, valid_time
 from mcpp_agents.memory.bus.summaries.summary_store import SummaryStore
 from mcpp_agents.memory.errors import MemoryStoreError
@@ -45,12 +46,14 @@ class AgentMemory:
     """What an agent remembers in a pod. Its methods do not raise: an agent works without memory."""
 
     def __init__(self, store: MemoryStore, *, pod: str, agent: str) -> None:
+        """Describe whose memory it is; `store` then is the memory as it acts for the agent."""
         home = f"pod:{pod}"
         self._summaries = SummaryStore(store, pod)
         self._pod = pod
         self._agent = agent
         self._opted_out = RecentIds()
-        self._store = store.acting_as(Principal(home, frozenset({home})), author=agent)
+        self._principal = Principal(home, frozenset({home}))
+        self.store = store.acting_as(self._principal, author=agent)
 
     def recall(self, goal: str, *, max_tokens: int) -> str:
         """Return a pack for a goal as text for a prompt; empty if nothing is remembered.
@@ -61,7 +64,7 @@ class AgentMemory:
         if not goal or max_tokens < MIN_TOKEN_BUDGET:
             return ""
         try:
-            pack = self._store.context(
+            pack = self.store.context(
                 goal,
                 intent="general",
                 agent_id=self._agent,
@@ -94,7 +97,7 @@ class AgentMemory:
         answer: str,
         *,
         conclusion: Envelope | None,
-        lineage: Sequence[str],
+        place: LogPlace,
     ) -> None:
         """Store an answered question in the agent's diary, once.
 
@@ -102,7 +105,7 @@ class AgentMemory:
             question: the chat message.
             answer: the text of the answer.
             conclusion: where the answer was said; None if there was no room for it in the pod.
-            lineage: the context of the agent's work and those above it, the root first.
+            place: of the agent's work on it, in the log.
         """
         asked, found = kept_text(question).strip(), clean(answer).strip()
         title = next(iter(sentences(asked)), "A question")[:_MAX_TITLE_CHARS]
@@ -112,41 +115,26 @@ class AgentMemory:
             # Not `NAME: …`, which would be a turn of a dialogue (M-28).
             content=f"@{question.sender} asked: {asked}\n\nAnswer: {found}"[:MAX_CONTENT_CHARS],
             agent_id=self._agent,
-            source=f"{BUS_SCHEME}{self._pod}/{lineage[-1]}#{said.id}",
+            source=f"{BUS_SCHEME}{self._pod}/{place.lineage[-1]}#{said.id}",
             valid_at=valid_time(said.ts),
             idempotency_key=f"asked:{question.id}",
         )
         metadata = {
             "pod": self._pod,
-            "context": lineage[-1],
-            "lineage": list(lineage),
+            "context": place.lineage[-1],
             "participants": sorted({question.sender, self._agent}),
             "began": valid_time(question.ts),
         }
         try:
-            if not self._is_excluded(question, lineage):
-                self._store.remember_many([draft], metadata=metadata)
+            if not self._is_excluded(question, place.lineage):
+                store = self.store.acting_as(self._principal, author=self._agent, place=place)
+                store.remember_many([draft], metadata=metadata)
         except MemoryStoreError as error:
             logger.warning("cannot remember the answer: %s", error)
-
-    def erase(self, erased: Erased, *, until: float | None = None) -> None:
-        """Erase what was derived from entries that were erased from the log (H-14).
-
-        `until` is the Unix time of the erasure; None: now.
-        """
-        try:
-            self._store.erase_recorded(
-                context=erased.context,
-                participant=erased.participant,
-                before=erased.before,
-                until=until,
-            )
-        except MemoryStoreError as error:
-            logger.error("cannot erase what the log has erased: %s", error)  # noqa: TRY400
 
     def _is_excluded(self, question: Envelope, lineage: Sequence[str]) -> bool:
         """Return whether the question or a context above the answer is excluded (M-33)."""
         if question.context is not None and opts_out(question.context.metadata):
             return True
-        known = self._store.opted_out()  # what a listening memory on the same file knows
+        known = self.store.opted_out()  # what a listening memory on the same file knows
         return any(id in self._opted_out or id in known for id in lineage)

@@ -1,6 +1,7 @@
 """The model agent with a scripted server that implements both APIs and validates requests."""
 
 import json
+import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ from mcpp import ContextTree, Envelope, Message, Participant
 from mcpp.agent.tools import ToolCall
 from mcpp.cli import main
 from mcpp.client.tasks import background
-from mcpp.prompts import PromptBuilder
+from mcpp.prompts import Prompt, PromptBuilder
 from mcpp.protocol.rpc import ToolResult
 from mcpp.testing import MemoryPod
 from mcpp.transient import consumed, transient
@@ -25,7 +26,8 @@ from mcpp_agents.model import ModelAgent, ModelLimits, ProviderError, Reply
 from mcpp_agents.model.apis.anthropic_messages import Anthropic
 from mcpp_agents.model.apis.openai_chat import OpenAI
 from mcpp_agents.model.progress import ProgressReporter
-from mcpp_agents.model.providers import OnText, ignore_text
+from mcpp_agents.model.providers import OnText, ToolUse, ignore_text
+from tests.agents.memory.erasing import SHORT_LOG, erase, miss_erasure
 from tests.agents.model.model_server import ModelServer, Scripted, model_server
 from tests.agents.processes import BOUND, Commands
 from tests.interaction.agents import waiting
@@ -876,19 +878,13 @@ class ProviderThatWaits:
     def __init__(self) -> None:
         self.asked = anyio.Event()
         self.may_answer = anyio.Event()
+        self.prompts: list[Prompt] = []
 
-    async def reply(self, *request: object) -> Reply:
+    async def reply(self, prompt: Prompt, *_: object) -> Reply:
+        self.prompts.append(prompt)
         self.asked.set()
         await self.may_answer.wait()
         return Reply("In stall nine.", ())
-
-
-def erase(pod: MemoryPod, **what: str) -> None:
-    """Announce an erasure, as the gateway does once the log is erased."""
-    gateway: Any = pod.gateway
-    payload = {"entries": 1, **what}
-    gateway._hub.perform_all(gateway._pod._broadcast("system/erased", payload, 0.0))
-    gateway._deliver()
 
 
 @pytest.mark.rule("H-14", "M-48")
@@ -916,6 +912,102 @@ async def test_what_is_erased_from_the_log_is_erased_from_the_diary(
                     await anext(m async for m in alice if m.correlation_id == asked.id and m.text)
                 while diary.context("pears", agent_id="mind").total_items:  # noqa: ASYNC110
                     await anyio.sleep(0.01)  # no envelope announces it
+
+
+class ProviderThatExpands:
+    """A provider that looks until a result collapses, and expands it after an erasure."""
+
+    def __init__(self, pod: MemoryPod) -> None:
+        self._pod = pod
+        self._has_expanded = False
+
+    async def reply(self, prompt: Prompt, *_: object) -> Reply:
+        handles = re.findall(r"handle ([^\s\]]{4,})\]", prompt.markdown())
+        if not handles:
+            return Reply("", (ToolUse("library__search", {"query": "zebra"}),))
+        if self._has_expanded:
+            return Reply("Done.")
+        self._has_expanded = True
+        erase(self._pod, participant="library")
+        return Reply("", (ToolUse("expand", {"handle": handles[0]}),))
+
+
+@pytest.mark.rule("H-10")
+async def test_what_was_erased_is_not_expanded_into_the_log_again() -> None:
+    pod = MemoryPod()
+    limits = ModelLimits(prompt_tokens=9000, grace_seconds=0.25)
+    agent = ModelAgent("mind", ProviderThatExpands(pod), limits=limits)
+    async with (
+        pod.run(library()),
+        pod.connect("alice", own=True) as alice,
+        pod.run(agent.participant),
+    ):
+        with anyio.fail_after(BOUND):
+            answer, log = await ask(alice, "Look everywhere")
+        assert answer.text == "Done."
+        [response] = [each for each in log if each.kind == "mcp/response:tools/call:expand"]
+        assert "zebra" not in json.dumps(response.payload)
+
+
+class ProviderThatLooksTwice:
+    """A provider that sees an erasure between its prompts for a question."""
+
+    def __init__(self, pod: MemoryPod) -> None:
+        self._pod = pod
+        self.prompts: list[str] = []
+
+    async def reply(self, prompt: Prompt, *_: object) -> Reply:
+        self.prompts.append(prompt.markdown())
+        if len(self.prompts) > 1:
+            return Reply("Nowhere.")
+        erase(self._pod, participant="boss")
+        return Reply("", (ToolUse("library__search", {"query": "x"}),))
+
+
+@pytest.mark.rule("H-14", "M-48")
+async def test_what_was_remembered_is_not_shown_after_its_erasure(tmp_path: Path) -> None:
+    pod = MemoryPod()
+    provider = ProviderThatLooksTwice(pod)
+    limits = ModelLimits(grace_seconds=0.25)
+    with MemoryStore.open(tmp_path / "memory.db", embedder=None) as store:
+        principal = Principal.for_pod("test")
+        boss = store.acting_as(principal, author="boss", origin="bus")
+        boss.remember("Pears", "Pears ripen in stall nine.", "fact")
+        agent = ModelAgent("mind", provider, limits=limits, memory=store)
+        async with (
+            pod.run(library()),
+            pod.connect("alice", own=True) as alice,
+            pod.run(agent.participant),
+        ):
+            with anyio.fail_after(BOUND):
+                await ask(alice, "Where are pears?")
+        assert ["stall nine" in each for each in provider.prompts] == [True, False]
+
+
+@pytest.mark.rule("H-14")
+async def test_an_erasure_that_an_agent_has_missed_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod, provider = MemoryPod(limits=SHORT_LOG), ProviderThatWaits()
+    provider.may_answer.set()
+    with MemoryStore.open(tmp_path / "memory.db", embedder=None) as store:
+        diary = store.acting_as(Principal("pod:test", frozenset({"pod:test"})))
+        agent = ModelAgent("mind", provider, memory=store)
+        async with (
+            pod.connect("alice", own=True) as alice,
+            pod.connect("bob", own=True) as bob,
+            pod.run(agent.participant),
+        ):
+            with anyio.fail_after(BOUND):
+                await ask(alice, "Where are pears?")
+                miss_erasure(pod, "mind", monkeypatch, participant="alice")
+                while diary.context("pears", agent_id="mind").total_items:  # noqa: ASYNC110
+                    await anyio.sleep(0.01)  # no envelope announces it
+                await bob.wait_for_presence("mind")
+                await ask(bob, "Where are pears?")
+                assert diary.context("pears", agent_id="mind").total_items == 1
+                # Neither the diary nor the copy of the log has it.
+                assert "alice" not in provider.prompts[-1].markdown()
 
 
 @pytest.mark.rule("M-33", "M-48")

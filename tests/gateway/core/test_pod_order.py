@@ -60,7 +60,9 @@ def test_no_participant_can_send_as_the_gateway() -> None:
 
 
 @pytest.mark.rule("G-25", "K-14")
-@pytest.mark.parametrize("kind", ["system/presence", "system/welcome", "system/", "pod/", "pod/x"])
+@pytest.mark.parametrize(
+    "kind", ["system/presence", "system/welcome", "system/", "pod/", "pod/x", "tombstone"]
+)
 def test_reserved_kinds_are_refused_whatever_the_capabilities(kind: str) -> None:
     harness = PodHarness("a", "b")
     a, b = harness.join("a"), harness.join("b")

@@ -220,7 +220,8 @@ def test_a_single_id_is_read_and_another_value_refused_before_the_tool_runs(
     named = call(server, "store", call_ids="call-1")
     assert read_mark(named) == Mark(consumed=True, consumes=("call-1",))
     assert stored == ["call-1"]
-    assert call(server, "store", call_ids=5).is_error
+    for wrong in (5, [5], ["call-1", None], {"call-1": "call-2"}):
+        assert call(server, "store", call_ids=wrong).is_error
     assert stored == ["call-1"]
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from mcpp.prompts import ContextSummary
 from mcpp_agents.memory.access import Principal
+from mcpp_agents.memory.auditing import LogPlace
 from mcpp_agents.memory.bus.summaries.rolling import Cover, RollingSummary
 from mcpp_agents.memory.requests import BUS_SCHEME
 from mcpp_agents.memory.storage.engine import Item
@@ -28,15 +29,23 @@ class SummaryStore:
         home = f"pod:{pod}"
         self._source = f"{BUS_SCHEME}{pod}/"
         # Without a `home`, unlike the principal of the pod's participants, it has diaries.
-        self._store = store.acting_as(Principal(home, frozenset({home})), origin="bus")
+        self._principal = Principal(home, frozenset({home}))
+        self._store = store.acting_as(self._principal, origin="bus")
 
-    def put(self, summary: RollingSummary) -> None:
-        """Store a summary in the place of the one before."""
+    def put(self, summary: RollingSummary, *, last_erasure: float | None = None) -> None:
+        """Store a summary in the place of the one before.
+
+        Args:
+            summary: the summary.
+            last_erasure: the time of the last erasure before what it covers (H-14).
+        """
         before = self._items().get(summary.context)
         content, cover = summary.draft.content, summary.step.cover
         if before is not None and (before.content, _cover(before)) == (content, cover):
             return  # the same log is read again
-        self._store.replace(summary.draft, metadata=summary.metadata)
+        place = LogPlace(last_erasure)
+        store = self._store.acting_as(self._principal, origin="bus", place=place)
+        store.replace(summary.draft, metadata=summary.metadata)
 
     def drop(self, context: str) -> None:
         """Erase the summary of a context, if there is one."""

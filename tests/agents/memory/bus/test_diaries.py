@@ -15,6 +15,7 @@ from mcpp.protocol.rpc import Failure
 from mcpp.testing import MemoryPod
 from mcpp_agents.memory import MemoryStore, Principal
 from mcpp_agents.memory.access import reach_of, scope_for, view_of
+from mcpp_agents.memory.auditing import LogPlace
 from mcpp_agents.memory.bus.participant import MemoryAgent
 from mcpp_agents.memory.bus.tool_handlers import MemoryToolHandlers
 from mcpp_agents.memory.errors import AccessDenied
@@ -160,7 +161,7 @@ def test_it_is_the_diary_that_the_agent_has_with_the_file_itself(store: MemorySt
     handlers = MemoryToolHandlers(store, Principal.for_pod("demo"))
     question = mcpp.new_envelope("chat", {"text": "Which zebra?"}, sender="bob")
     AgentMemory(store, pod="demo", agent="ann").remember(
-        question, "The quagga.", conclusion=None, lineage=["c1"]
+        question, "The quagga.", conclusion=None, place=LogPlace(None, ("c1",))
     )
     handlers.call("remember", DIARY, "ann", is_private=True)
     read = handlers.call("context", {"goal": "zebra", "agent_id": "ann"}, "ann", is_private=True)

@@ -882,6 +882,9 @@ def test_what_was_erased_does_not_come_back_when_the_log_is_read_again() -> None
     bus.think("mind", "Stripes.", "c2")
     bus.say("ann", "tombstone", None, "c2")
     assert bus.conclude("mind", "Pip again.", "c2") == []
+    bus.expire("c2")
+    bus.revive("mind", "c2")
+    assert bus.conclude("mind", "Pip once more.", "c2") == []
     assert bus.conclude("mind", "Pip, directly.", "c3", metadata={"question": question}) == []
     [kept] = bus.conclude("mind", "Zebras have stripes.", "c4")
     assert kept.draft.title == "Zebras have stripes."

@@ -1,10 +1,13 @@
 """Memory as a participant, in a pod with the real gateway core."""
 
-import time
+import threading
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.from_thread
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,11 +16,16 @@ import mcpp
 from mcpp.errors import RemoteError
 from mcpp.payloads import ContextInfo
 from mcpp.testing import MemoryPod
-from mcpp_agents.memory import MemoryStore
+from mcpp_agents.memory import MemoryStore, Principal
 from mcpp_agents.memory.bus import participant
+from mcpp_agents.memory.bus.erasures import PodErasures
 from mcpp_agents.memory.bus.participant import MemoryAgent, begun_before
-from mcpp_agents.memory.requests import to_seconds
+from mcpp_agents.memory.requests import LogErasure, to_seconds
+from mcpp_gateway.core.history import erasing as log
+from mcpp_gateway.log_tools.erase import erase_entries
 from tests.agents.memory.conftest import ManualClock
+from tests.agents.memory.erasing import SHORT_LOG, erase, miss_erasure
+from tests.interaction.conftest import SocketPod
 
 Messages = Sequence[tuple[str, str, dict[str, Any], str]]
 Scenario = Callable[[mcpp.Pod], Awaitable[None]]
@@ -32,7 +40,7 @@ def run_scenario(store: MemoryStore) -> Callable[..., None]:
         *,
         before: Messages = (),
         limits: dict[str, Any] | None = None,
-        pod: MemoryPod | None = None,
+        pod: MemoryPod | SocketPod | None = None,
         **details: Any,
     ) -> None:
         pod = pod or MemoryPod(limits=limits)
@@ -296,10 +304,7 @@ def test_a_conclusion_is_erased_if_only_its_question_or_beginning_was(
         concluded = await ann.send("conclusion", {"text": "All zebras."}, context=about)
         [item] = await recall(ann, "zebras")
         assert "Pip" in item["content"]
-        gateway: Any = pod.gateway
-        payload = {"entries": 1, **erased, "before": to_seconds(concluded.ts)}
-        gateway._hub.perform_all(gateway._pod._broadcast("system/erased", payload, 0.0))
-        gateway._deliver()
+        erase(pod, **erased, before=to_seconds(concluded.ts))
         assert await recall(ann, "zebras") == []
 
     run_scenario(scenario, pod=pod)
@@ -332,47 +337,153 @@ def test_memory_erases_what_it_derived_from_erased_entries(
         for context, text in (("task-1", "Red it is"), ("task-2", "Blue it is")):
             await ann.send("conclusion", {"text": text}, context=context)
         assert await contents(ann) == {"Red it is", "Blue it is"}
-        gateway: Any = pod.gateway
-        payload = {"entries": 1, **erased}
-        gateway._hub.perform_all(gateway._pod._broadcast("system/erased", payload, 0.0))
-        gateway._deliver()
+        erase(pod, **erased)
         assert await contents(ann) == left
 
     run_scenario(scenario, pod=pod)
 
 
-@pytest.mark.rule("H-14", "M-40")
-def test_memory_that_joins_later_erases_what_is_older_than_the_erasure(
-    run_scenario: Callable[..., None], store: MemoryStore, clock: ManualClock
+@pytest.mark.rule("H-14")
+def test_what_a_request_in_an_erased_context_stored_is_erased(
+    run_scenario: Callable[..., None],
 ) -> None:
     pod = MemoryPod()
-    gateway: Any = pod.gateway
 
-    async def remember(ann: mcpp.Pod, title: str) -> None:
-        await ann.call("memory", "remember", {"title": title, "content": "Zebras."})
+    async def scenario(ann: mcpp.Pod) -> None:
+        async with ann.context("task", id="top") as top, ann.context("task", parent=top) as below:
+            for title, sender in (("Zebra below", below), ("Zebra", ann)):
+                draft = {"title": title, "content": "It is one."}
+                await sender.call("memory", "remember", draft)
+            assert set(await names(ann)) == {"Zebra below", "Zebra"}
+            erase(pod, context="top")
+            assert set(await names(ann)) == {"Zebra"}
 
-    async def titles(ann: mcpp.Pod) -> set[str]:
-        return {item["name"] for item in await recall(ann, "zebras")}
+    run_scenario(scenario, pod=pod)
+
+
+# Clocks of senders that are far behind, and far ahead.
+PAST, FUTURE = "2001-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
+
+
+async def conclude(ann: mcpp.Pod, text: str, *, ts: str) -> None:
+    """Conclude a new context by a sender's clock, and wait until memory has read it."""
+    context = mcpp.new_context("reasoning")
+    for kind, payload in (("reflection", {"thought": "Hm."}), ("conclusion", {"text": text})):
+        said = mcpp.new_envelope(kind, payload, sender=ann.me, context=context, ts=ts)
+        await ann.send_envelope(said)
+    await recall(ann, "zebras")
+
+
+async def remember(ann: mcpp.Pod, title: str) -> None:
+    draft = {"title": title, "content": "A zebra.", "valid_at": PAST, "idempotency_key": title}
+    await ann.call("memory", "remember", draft)
+
+
+async def names(ann: mcpp.Pod) -> dict[str, str]:
+    """Return the ids of what memory knows of zebras, by their names."""
+    return {item["name"]: item["id"] for item in await recall(ann, "zebras")}
+
+
+@pytest.mark.rule("H-14", "M-40")
+def test_memory_that_joins_later_erases_what_precedes_the_erasure_in_the_log(
+    run_scenario: Callable[..., None], tmp_path: Path
+) -> None:
+    pod = SocketPod(log=tmp_path / "log")
+    for name in ("ann", "bob", "memory"):
+        pod.add(name)
+    kept: dict[str, str] = {}
 
     async def before(ann: mcpp.Pod) -> None:
-        clock.now = time.time() - 60
-        await remember(ann, "Old zebra")
-
-    async def without_memory() -> None:
-        async with pod.connect("ann"):
-            payload = {"entries": 1, "participant": "ann"}
-            gateway._hub.perform_all(gateway._pod._broadcast("system/erased", payload, time.time()))
-            gateway._deliver()
+        await conclude(ann, "Old zebra", ts=FUTURE)
+        await conclude(ann, "Older zebra", ts=PAST)
+        await remember(ann, "Requested zebra")
+        assert len(await names(ann)) == 3
 
     async def after(ann: mcpp.Pod) -> None:
-        assert await titles(ann) == set()
-        clock.now = time.time() + 60
-        await remember(ann, "New zebra")
+        assert await names(ann) == {}
+        await conclude(ann, "New zebra", ts=PAST)
+        await conclude(ann, "Newer zebra", ts=FUTURE)
+        await remember(ann, "Zebra of a request")
+        kept.update(await names(ann))
+        assert set(kept) == {"New zebra", "Newer zebra", "Zebra of a request"}
 
     async def again(ann: mcpp.Pod) -> None:
-        assert await titles(ann) == {"New zebra"}
+        await remember(ann, "Zebra of a request")
+        assert await names(ann) == kept  # with their ids: nothing was erased and stored again
 
-    run_scenario(before, pod=pod)
-    anyio.run(without_memory)
-    run_scenario(after, pod=pod)
-    run_scenario(again, pod=pod)
+    try:
+        run_scenario(before, pod=pod)
+        pod.drain()
+        assert erase_entries(tmp_path / "log" / "test", log.Erasure(participant="ann"))
+        pod.start()
+        run_scenario(after, pod=pod)
+        run_scenario(again, pod=pod)
+    finally:
+        pod.close()
+
+
+@pytest.mark.rule("H-14")
+@pytest.mark.parametrize("listening", [True, False])
+def test_memory_erases_by_the_time_at_which_it_received_what_it_stored(
+    run_scenario: Callable[..., None], clock: ManualClock, *, listening: bool
+) -> None:
+    pod = MemoryPod()
+
+    async def scenario(ann: mcpp.Pod) -> None:
+        clock.now = 1_000.0
+        if listening:
+            await conclude(ann, "Old zebra", ts=FUTURE)
+        await remember(ann, "Old request of a zebra")
+        clock.now = 2_000.0
+        await remember(ann, "New request of a zebra")
+        erase(pod, participant="ann", before=1_500.0)
+        assert set(await names(ann)) == {"New request of a zebra"}
+
+    run_scenario(scenario, pod=pod, listening=listening)
+
+
+@pytest.mark.rule("H-14")
+def test_an_erasure_that_was_missed_is_found_after_the_gap(
+    run_scenario: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = MemoryPod(limits=SHORT_LOG)
+
+    async def scenario(ann: mcpp.Pod) -> None:
+        await ann.send("chat", {"text": "Which zebras? Mine is called Pip."}, id="q1")
+        await conclude(ann, "Old zebra", ts=FUTURE)
+        assert set(await names(ann)) == {"Old zebra"}
+        miss_erasure(pod, "memory", monkeypatch, participant="ann")
+        await ann.wait_for_presence("memory", 20)
+        assert await names(ann) == {}
+        # Its copy of the question is erased, too.
+        async with ann.context("reasoning", question="q1") as thinking:
+            await thinking.conclude({"text": "New zebra"})
+        [item] = await recall(ann, "zebras")
+        assert (item["name"], "Pip" in item["content"]) == ("New zebra", False)
+
+    run_scenario(scenario, pod=pod)
+
+
+@pytest.mark.rule("H-14")
+def test_an_erasure_covers_what_is_being_stored(
+    run_scenario: Callable[..., None], store: MemoryStore
+) -> None:
+    async def scenario(ann: mcpp.Pod) -> None:
+        pod = Principal.for_pod(ann.name)
+        erasures = PodErasures(ann, store.acting_as(pod))
+        started, may_store = anyio.Event(), threading.Event()
+
+        def write() -> None:
+            anyio.from_thread.run_sync(started.set)
+            may_store.wait(20)
+            author = store.acting_as(pod, author="ann", origin="bus")
+            author.remember("Old zebra", "It waited.")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(erasures.store, write, after=erasures.last))
+            await started.wait()
+            await erasures.apply([LogErasure(at=1.0, participant="ann")])
+            may_store.set()
+        assert await names(ann) == {}
+
+    run_scenario(scenario)

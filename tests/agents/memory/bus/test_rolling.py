@@ -28,6 +28,7 @@ from mcpp_agents.memory.bus.summaries.summary_store import SummaryStore
 from mcpp_agents.memory.serving.agent_memory import AgentMemory
 from tests.agents.memory.bus.test_summarizer import Fake
 from tests.agents.memory.conftest import option_for
+from tests.agents.memory.erasing import erase
 from tests.agents.model.model_server import Scripted, model_server
 from tests.agents.processes import BOUND, Commands
 from tests.interaction.conftest import SocketPod
@@ -170,14 +171,6 @@ async def think(ann: mcpp.Pod, *numbers: int, context: str = "c1") -> None:
     for number in numbers:
         about = said(number, context=context)
         await ann.send("reflection", about.payload, context=about.context)
-
-
-def erase(pod: MemoryPod, **what: Any) -> None:
-    """Announce that entries were erased, as the gateway does."""
-    gateway: Any = pod.gateway
-    payload = {"entries": 1, **what}
-    gateway._hub.perform_all(gateway._pod._broadcast("system/erased", payload, 0.0))
-    gateway._deliver()
 
 
 async def answered(ann: mcpp.Pod, store: MemoryStore) -> None:

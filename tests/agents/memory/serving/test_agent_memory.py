@@ -6,10 +6,12 @@ import pytest
 
 import mcpp
 from mcpp import Envelope
-from mcpp.payloads import ContextInfo, Erased
+from mcpp.payloads import ContextInfo
 from mcpp_agents.memory import MemoryStore, Principal
+from mcpp_agents.memory.auditing import LogPlace
 from mcpp_agents.memory.bus.listener import ContextListener
 from mcpp_agents.memory.bus.recorder import Recorder
+from mcpp_agents.memory.requests import LogErasure
 from mcpp_agents.memory.serving.agent_memory import AgentMemory
 
 
@@ -29,7 +31,9 @@ def answer_in(context: str, text: str, *, sender: str = "mind") -> Envelope:
 def answered(mind: AgentMemory, question: Envelope, context: str = "c1", *above: str) -> Envelope:
     """Remember an answer, and return the conclusion that said it."""
     conclusion = answer_in(context, "On Fridays.")
-    mind.remember(question, "On Fridays.", conclusion=conclusion, lineage=[*above, context])
+    mind.remember(
+        question, "On Fridays.", conclusion=conclusion, place=LogPlace(None, (*above, context))
+    )
     return conclusion
 
 
@@ -87,7 +91,7 @@ def test_an_answer_that_the_pod_recorded_too_is_in_a_pack_once(
         if is_recorded_first:
             record(question, conclusion)
         text = conclusion.payload["text"]
-        mind.remember(question, text, conclusion=conclusion, lineage=[f"c{number}"])
+        mind.remember(question, text, conclusion=conclusion, place=LogPlace(None, (f"c{number}",)))
         if not is_recorded_first:
             record(question, conclusion)
     pod = store.acting_as(Principal("pod:demo", frozenset({"pod:demo"})))
@@ -106,15 +110,15 @@ def test_an_erasure_reaches_the_diary(store: MemoryStore) -> None:
     mind = AgentMemory(store, pod="demo", agent="mind")
     answered(mind, asked(id="q1"), "c1", "root")
     answered(mind, asked("And reminders?", id="q2"), "c2")
-    mind.erase(Erased(entries=1, context="root"))
+    mind.store.erase_recorded([LogErasure(at=1.0, context="root")])
     assert "Answer:" not in mind.recall("invoices", max_tokens=1000)
     assert "Answer:" in mind.recall("reminders", max_tokens=1000)
-    mind.erase(Erased(entries=1, participant="bob"))
+    mind.store.erase_recorded([LogErasure(at=1.0, participant="bob")])
     assert "Answer:" in mind.recall("reminders", max_tokens=1000)
     elsewhere = AgentMemory(store, pod="elsewhere", agent="mind")
-    elsewhere.erase(Erased(entries=1, participant="ann"))
+    elsewhere.store.erase_recorded([LogErasure(at=1.0, participant="ann")])
     assert "Answer:" in mind.recall("reminders", max_tokens=1000)
-    mind.erase(Erased(entries=1, participant="ann"))
+    mind.store.erase_recorded([LogErasure(at=1.0, participant="ann")])
     assert mind.recall("reminders", max_tokens=1000) == ""
 
 
