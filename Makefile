@@ -114,7 +114,8 @@ test-lowest: $(DEV)
 	@$(UV) pip compile --quiet --python $(ENVS)/lowest --resolution lowest-direct \
 		$(LOWEST_EXTRAS) pyproject.toml --output-file $(ENVS)/lowest/requirements.txt
 	@sed -i.bak '/^pytest==/d' $(ENVS)/lowest/requirements.txt  # `dev` pins the one that runs the tests
-	@$(UV) pip install --quiet --python $(ENVS)/lowest \
+	@echo schemathesis >$(ENVS)/lowest/excluded.txt  # needs later versions than we do
+	@$(UV) pip install --quiet --python $(ENVS)/lowest --excludes $(ENVS)/lowest/excluded.txt \
 		--constraints $(ENVS)/lowest/requirements.txt --editable '.[dev]'
 	@$(ENVS)/lowest/bin/pytest $(PARALLEL) --ignore=tests/inspector
 	@$(UV) venv --quiet --python $(BIN)/python $(ENVS)/lowest-sdk
