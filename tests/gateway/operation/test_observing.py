@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from mcpp.cli.main import main
 from mcpp_gateway import config
 from mcpp_gateway.tokens.store import TokenStore
-from tests.gateway.sockets import BOUND, chat, config_text, id_of, joined, receive_until, running
+from tests.gateway.sockets import (
+    BOUND,
+    chat,
+    config_text,
+    id_of,
+    joined,
+    receive_until,
+    running,
+    token,
+    upgrade_request,
+)
 
 pytestmark = pytest.mark.anyio
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -75,6 +86,28 @@ async def test_metrics_tell_latency_lag_bytes_and_builds(tmp_path: Path, kind: s
     if kind == "file":
         assert found["mcpp_log_sync_seconds_count",] >= 1
         assert found["mcpp_log_sync_seconds_sum",] > 0
+
+
+@pytest.mark.rule("G-44")
+async def test_a_reader_that_does_not_read_has_a_lag() -> None:
+    text = config_text(history_bytes=50_000_000, messages_per_second=0)
+    async with (
+        asyncio.timeout(3 * BOUND),
+        running(text) as gateway,
+        joined(gateway, "alice") as alice,
+    ):
+        with socket.create_connection(("127.0.0.1", gateway.port)) as bob:
+            bob.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            bob.sendall(upgrade_request(gateway.port, f"Authorization: Bearer {token('bob')}"))
+            size = 40_000
+            while gateway.outbox_bytes() < 20 * size:  # the system's buffers are full
+                await alice.send(last := chat("alice", "x" * size))
+                await receive_until(alice, id_of(last))
+            unsent = gateway.outbox_bytes() / size
+            found = await metrics(gateway.port)
+    lag = re.search(r"^mcpp_lag_entries.* ([0-9.]+)$", found, re.MULTILINE)
+    assert lag is not None
+    assert 0.9 * unsent < float(lag[1]) < 1.1 * unsent
 
 
 async def test_every_metric_of_dashboard_and_alerts_exists(tmp_path: Path) -> None:
