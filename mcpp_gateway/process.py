@@ -118,6 +118,8 @@ class _Process:
             # uvloop's sockets have no dup().
             copies = [os.dup(each.fileno()) for each in gateway.sockets]
             self._sockets = [socket.socket(fileno=number) for number in copies]
+            if gateway.config.log.kind == "memory":
+                logger.warning("the log is in memory: what it holds is lost with this process")
         logger.info("draining", extra={"connections": len(gateway.connections)})
         await gateway.drain(handing_over=successor is not None)
         if successor is None or await self._is_replaced(successor):

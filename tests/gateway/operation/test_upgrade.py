@@ -296,6 +296,28 @@ async def test_a_signal_ends_a_process_that_opens_its_log_again(
     os.close(take_lock(tmp_path / "data"))  # its log is closed
 
 
+@pytest.mark.rule("O-04")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # what ends with a process of its own
+@pytest.mark.parametrize("kind", ["memory", "file"])
+async def test_an_upgrade_with_a_log_in_memory_says_that_it_is_lost(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = tmp_path / "next.py"
+    program.write_text(
+        "import os\nready, go = int(os.environ['MCPP_READY_FD']), int(os.environ['MCPP_GO_FD'])\n"
+        "os.write(ready, b'1')\nos.read(go, 1)\nos.write(ready, b'2')"
+    )
+    monkeypatch.setattr(sys, "argv", [str(program)])
+    config = parse(f'{config_text()}\n[log]\nkind = "{kind}"\npath = "{tmp_path / "data"}"', {})
+
+    async def upgrade(gateway: Gateway) -> None:
+        os.kill(os.getpid(), signal.SIGUSR2)
+
+    async with asyncio.timeout(BOUND / 2):
+        await serve(config, lambda: config, upgrade)
+    assert ("the log is in memory" in caplog.text) == (kind == "memory")
+
+
 def open_files() -> set[Path]:
     return set(Path("/proc/self/fd").iterdir())
 
