@@ -53,10 +53,13 @@ def of_length(token: str, where: str) -> Iterator[str]:
         yield f"{where} is shorter than {_SHORT_TOKEN} characters and can be guessed"
 
 
-def of_file(path: Path, has_tokens: bool) -> Iterator[str]:
-    """Yield a line if everyone on the machine can read a configuration that holds tokens."""
-    if has_tokens and _is_readable(path):
-        yield f"{path}: holds tokens, and every user of this machine can read it (chmod o-r)"
+def of_file(path: Path, has_secrets: bool) -> Iterator[str]:
+    """Yield a line if everyone on the machine can read a configuration that holds secrets."""
+    if has_secrets and _is_readable(path):
+        yield (
+            f"{path}: holds tokens or passwords, and every user of this machine can read it "
+            "(chmod o-r)"
+        )
 
 
 def of_signing_keys(folder: Path) -> Iterator[str]:

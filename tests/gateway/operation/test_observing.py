@@ -322,12 +322,31 @@ def test_an_issuer_that_is_restricted_is_not_warned_of(allow: str) -> None:
     assert not any("allow" in each for each in config.parse(text, {}).warnings)
 
 
+PARTICIPANTS = "[pods.demo.participants]\n"
+SECRET = "token-of-alice-0123456789"
+
+
 @pytest.mark.rule("O-05")
-def test_a_readable_file_with_tokens_is_warned_of(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "is_secret"),
+    [
+        (config_text(), True),
+        (f'{PARTICIPANTS}alice = {{ token = "{SECRET}" }}', True),
+        (f'{PARTICIPANTS}alice.token = "{SECRET}"', True),
+        (f'{PARTICIPANTS}alice = {{ "token" = "{SECRET}" }}', True),
+        (f'[pods.demo]\n[gateway]\n"metrics_token" = "{SECRET}"', True),
+        ('[pods.demo]\n[cluster]\nservers = ["nats://mcpp:secret@localhost"]', True),
+        ('[pods.demo]\n[cluster]\nservers = ["nats://localhost"]', False),
+        (f'{PARTICIPANTS}token = {{ token_sha256 = "{"0" * 64}" }}', False),
+    ],
+)
+def test_a_readable_file_with_secrets_is_warned_of(
+    text: str, is_secret: bool, tmp_path: Path
+) -> None:
     path = tmp_path / "gateway.toml"
-    path.write_text(config_text())
+    path.write_text(text)
     path.chmod(0o644)
-    assert any("chmod o-r" in each for each in config.load(path, {}).warnings)
+    assert any("chmod o-r" in each for each in config.load(path, {}).warnings) == is_secret
     path.chmod(0o640)
     assert config.load(path, {}).warnings == ()
 
