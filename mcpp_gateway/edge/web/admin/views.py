@@ -1,6 +1,6 @@
 """What the admin's interface shows: structs, which are also the schema of its documentation."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -18,7 +18,7 @@ _Query = Mapping[str, str]
 
 
 class GatewayStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one gateway process; counts are of the pods that the token is for."""
+    """The state of one gateway process; counts are of the pods asked for that the token is for."""
 
     version: str
     uptime_seconds: float
@@ -85,7 +85,7 @@ def lag(connection: "ServerConnection") -> int:
 
 
 def _status(scope: Scope, query: _Query) -> GatewayStatus:
-    gateway = scope.gateway
+    gateway, pods = scope.gateway, _pods(scope, query)
     revocations = 0 if gateway.tokens is None else len(gateway.tokens.revocations)
     return GatewayStatus(
         version=mcpp.__version__,
@@ -94,9 +94,11 @@ def _status(scope: Scope, query: _Query) -> GatewayStatus:
         log=gateway.config.log.kind,
         log_accepting=gateway.has_space,
         log_reachable=gateway.is_log_reachable,
-        pods=len(scope.pods),
-        connections=sum(pod.members.sessions for pod in scope.pods),
-        unsent_bytes=sum(each.waiting_bytes for each in scope.connections),
+        pods=len(pods),
+        connections=sum(pod.members.sessions for pod in pods),
+        unsent_bytes=sum(
+            each.waiting_bytes for each in scope.connections if each.peer and each.peer.pod in pods
+        ),
         revocations=revocations if scope.is_whole else None,
     )
 
@@ -144,7 +146,9 @@ def _connection_status(gateway: "Gateway", connection: "ServerConnection") -> Co
     )
 
 
-def _pods(scope: Scope, query: _Query) -> Iterable[PodCore]:
+def _pods(scope: Scope, query: _Query) -> list[PodCore]:
+    if "participant" in query:
+        raise BadRequestError("unknown: 'participant'")
     return [pod for pod in scope.pods if query.get("pod", pod.name) == pod.name]
 
 
