@@ -265,6 +265,30 @@ def test_check_creates_nothing(tmp_path: Path, exists: bool) -> None:
 
 @pytest.mark.rule("O-05")
 @pytest.mark.parametrize(
+    ("capability", "is_everything"),
+    [
+        ('kind = "*"', True),
+        ('kind = "**"', True),
+        ('kind = ["chat", "*"]', True),
+        ('kind = ["*", "!chat"]', False),
+        ('kind = "!chat"', False),
+        ('kind = "*", to = "files"', False),
+        ('kind = "chat*"', False),
+    ],
+)
+def test_who_may_send_everything_is_counted_however_it_is_written(
+    capability: str, is_everything: bool
+) -> None:
+    many = {f"p{i}": f"capabilities = [{{ {capability} }}]" for i in range(6)}
+    warnings = config.parse(config_text(many), {}).warnings
+    assert any("6 participants may send everything" in each for each in warnings) == is_everything
+    text = f"{ISSUER}allow = {{ capabilities = [{{ {capability} }}] }}\n[pods.demo]\n"
+    warnings = config.parse(text, {}).warnings
+    assert any("everyone it signs tokens for" in each for each in warnings) == is_everything
+
+
+@pytest.mark.rule("O-05")
+@pytest.mark.parametrize(
     ("text", "warning"),
     [
         ('[gateway]\nhost = "0.0.0.0"\n', "without TLS"),
