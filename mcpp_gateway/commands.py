@@ -7,6 +7,7 @@ import secrets
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,7 +53,9 @@ def gateway(argv: list[str]) -> int:
         help="ask the gateway that runs with the file whether it admits participants, and exit",
     )
     parser.add_argument("--host", help="address to listen on, instead of the file's")
-    parser.add_argument("--port", type=int, help="port to listen on, instead of the file's")
+    parser.add_argument(
+        "--port", type=partial(_port, lowest=0), help="port to listen on, instead of the file's"
+    )
     arguments = parser.parse_args(argv)
     environment = dict(os.environ)
     if arguments.host is not None:
@@ -161,10 +164,10 @@ def local_gateway(path: str, port: int) -> int:
     return _run("up", Path(path), environment)
 
 
-def _port(text: str) -> int:
-    """Return a port number. 0 is not allowed: agents need to know the port."""
-    if not text.isdecimal() or not 0 < int(text) < 65_536:
-        raise argparse.ArgumentTypeError(f"must be 1 to 65535, not {text!r}")
+def _port(text: str, lowest: int = 1) -> int:
+    """Return a port number; 0 is any that is free, which agents could not know."""
+    if not text.isdecimal() or not lowest <= int(text) < 65_536:
+        raise argparse.ArgumentTypeError(f"must be {lowest} to 65535, not {text!r}")
     return int(text)
 
 

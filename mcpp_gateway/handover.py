@@ -22,6 +22,7 @@ from typing import Final
 logger = logging.getLogger("mcpp.gateway")
 
 _SOCKETS: Final = "MCPP_LISTEN_FDS"
+_SOCKETS_OF_SYSTEMD: Final = "LISTEN_FDS"
 _READY: Final = "MCPP_READY_FD"
 _GO: Final = "MCPP_GO_FD"
 _FIRST_OF_SYSTEMD: Final = 3
@@ -37,9 +38,33 @@ def inherited_sockets(environment: Mapping[str, str] = os.environ) -> list[socke
     if environment.get(_SOCKETS):
         numbers = [int(part) for part in environment[_SOCKETS].split(",")]
     elif environment.get("LISTEN_PID") == str(os.getpid()):
-        count = int(environment.get("LISTEN_FDS", "0"))
+        count = int(environment.get(_SOCKETS_OF_SYSTEMD, "0"))
         numbers = range(_FIRST_OF_SYSTEMD, _FIRST_OF_SYSTEMD + count)
     return [socket.socket(fileno=number) for number in numbers]
+
+
+async def has_kept_address(
+    sockets: Sequence[socket.socket],
+    host: str,
+    port: int,
+    environment: Mapping[str, str] = os.environ,
+) -> bool:
+    """Return whether the sockets of an old process are not where this one was to listen.
+
+    Where systemd opened them, its unit decides on that.
+    """
+    if not environment.get(_SOCKETS) or _SOCKETS_OF_SYSTEMD in environment:
+        return False
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError:
+        return True
+    hosts = {address[0] for *_, address in found}
+    names = [each.getsockname() for each in sockets]
+    return any(name[0] not in hosts or port not in (0, name[1]) for name in names)
 
 
 def wait_for_predecessor(environment: MutableMapping[str, str] = os.environ) -> bool:

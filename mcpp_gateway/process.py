@@ -18,6 +18,7 @@ from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.handover import (
     Successor,
     confirm_takeover,
+    has_kept_address,
     inherited_sockets,
     start_successor,
     wait_for_predecessor,
@@ -53,7 +54,11 @@ async def serve(
     process.handle_signals()
     confirm_takeover()
     process.report()
-    await started(process.gateway)
+    gateway, section = process.gateway, process.gateway.config.gateway
+    if await has_kept_address(gateway.sockets, section.host, section.port):
+        facts = {"host": section.host, "port": section.port}
+        logger.warning("still at the old address: a restart is needed for this one", extra=facts)
+    await started(gateway)
     while await process.run():
         process.report()
 
@@ -118,6 +123,8 @@ class _Process:
             # uvloop's sockets have no dup().
             copies = [os.dup(each.fileno()) for each in gateway.sockets]
             self._sockets = [socket.socket(fileno=number) for number in copies]
+            if gateway.config.log.kind == "memory":
+                logger.warning("the log is in memory: what it holds is lost with this process")
         logger.info("draining", extra={"connections": len(gateway.connections)})
         await gateway.drain(handing_over=successor is not None)
         if successor is None or await self._is_replaced(successor):

@@ -146,15 +146,13 @@ class _OtelSpan(OpenSpan):
 
     def fail(self, error: BaseException) -> None:
         """Record the exception by which the work ended."""
-        if isinstance(error, AbsentError) and self._method == TOOLS_LIST:
-            return  # a participant that leaves has no tools: that is no error
+        is_cancelled = not isinstance(error, Exception)
+        if self._method == TOOLS_LIST and (is_cancelled or isinstance(error, AbsentError)):
+            return  # nobody needs the list any more, or there is none: that is no error
         if isinstance(error, RemoteError):
             self._fail_with_code(error.code, error.message)
             return
-        if isinstance(error, Exception):
-            self._span.set_status(StatusCode.ERROR, str(error))
-        else:
-            self._span.set_status(StatusCode.ERROR, "cancelled")
+        self._span.set_status(StatusCode.ERROR, "cancelled" if is_cancelled else str(error))
         self._span.set_attribute("error.type", _error_type(error))
 
     def _fail_with_code(self, code: int, message: str) -> None:

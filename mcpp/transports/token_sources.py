@@ -60,8 +60,12 @@ async def read_token(source: TokenSource) -> str:
         return source
     try:
         found = await anyio.to_thread.run_sync(source, abandon_on_cancel=True)
-        return await found if isawaitable(found) else found
+        token: object = await found if isawaitable(found) else found
     except TokenUnavailableError:
         raise
     except Exception as error:
         raise TokenUnavailableError("", f"the token function failed: {error!r}") from error
+    if not isinstance(token, str):  # its value is not part of an error: it may be a secret
+        reason = f"the token function returned {type(token).__name__}, not str"
+        raise TokenUnavailableError("", reason)
+    return token

@@ -20,12 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the pod (default: MCPP_URL and MCPP_TOKEN, or .mcpp/ in this folder)"
     )
     group.add_argument("--url", help="the gateway's address, such as ws://127.0.0.1:8787/ws?pod=x")
-    group.add_argument(
+    tokens = group.add_mutually_exclusive_group()
+    tokens.add_argument(
         "--token", help="the participant's token; other users can see it in the process list"
     )
-
-    group.add_argument("--token-file", help="a file with the token; read for every connection")
-    group.add_argument("--token-command", help="a command that prints the token; run likewise")
+    tokens.add_argument("--token-file", help="a file with the token; read for every connection")
+    tokens.add_argument("--token-command", help="a command that prints the token; run likewise")
     group.add_argument(
         "--ca",
         metavar="FILE",

@@ -45,6 +45,7 @@ from mcpp_gateway.core.pod import ParticipantSettings
 _T = TypeVar("_T")
 
 _is_pod_name = re.compile(POD_PATTERN).fullmatch
+_TOKENS: Final = ("token", "metrics_token")
 _POD_RULE: Final = (
     "a pod name has 1 to 64 characters of A-Z a-z 0-9 . _ - and begins with none of . -"
 )
@@ -110,7 +111,7 @@ def load(
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise ConfigError(f"{path}: cannot read the file: {reason}") from None
     config = parse(text, environment, name=str(path), folder=path.parent, log=log)
-    more = tuple(of_file(path, re.search(r"(?m)^\s*(metrics_)?token\s*=", text) is not None))
+    more = tuple(of_file(path, _holds_secrets(tomllib.loads(text))))
     return msgspec.structs.replace(config, warnings=(*config.warnings, *more))
 
 
@@ -136,6 +137,17 @@ def parse(
         if error.key in overridden:
             raise ConfigError(f"{overridden[error.key]}: {error.reason}") from None
         raise ConfigError(f"{place_of(name, text, error.key)}: {error.reason}") from None
+
+
+def _holds_secrets(document: Mapping[str, Any]) -> bool:
+    """Return whether a checked document has tokens or passwords in it, however they are written."""
+    for key, value in document.items():
+        if isinstance(value, dict):
+            if _holds_secrets(value):
+                return True
+        elif key in _TOKENS or (key == "servers" and "@" in str(value)):
+            return True
+    return False
 
 
 def _sections(document: dict[str, Any]) -> Sections:

@@ -1,9 +1,9 @@
 """Warnings: what a configuration allows and should perhaps not."""
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from mcpp.protocol.globs import compile_glob
 from mcpp_gateway.config.sections import PodSection, Sections
@@ -53,10 +53,13 @@ def of_length(token: str, where: str) -> Iterator[str]:
         yield f"{where} is shorter than {_SHORT_TOKEN} characters and can be guessed"
 
 
-def of_file(path: Path, has_tokens: bool) -> Iterator[str]:
-    """Yield a line if everyone on the machine can read a configuration that holds tokens."""
-    if has_tokens and _is_readable(path):
-        yield f"{path}: holds tokens, and every user of this machine can read it (chmod o-r)"
+def of_file(path: Path, has_secrets: bool) -> Iterator[str]:
+    """Yield a line if everyone on the machine can read a configuration that holds secrets."""
+    if has_secrets and _is_readable(path):
+        yield (
+            f"{path}: holds tokens or passwords, and every user of this machine can read it "
+            "(chmod o-r)"
+        )
 
 
 def of_signing_keys(folder: Path) -> Iterator[str]:
@@ -72,13 +75,21 @@ def _of_pod(pod: str, section: PodSection, folder: Path) -> Iterator[str]:
         if participant.token_file is not None:
             key = f"pods.{pod}.participants.{id}.token_file"
             yield from _of_file(participant.token_file, key, folder)
-        if {"kind": "*"} in participant.capabilities:
+        if any(map(_is_everything, participant.capabilities)):
             anything.append(id)
     if len(anything) > _MANY:
         yield (
             f"pods.{pod}: {len(anything)} participants may send everything, also in requests to "
             "each other's tools; list what each needs in its capabilities"
         )
+
+
+def _is_everything(pattern: Mapping[str, Any]) -> bool:
+    """Return whether a capability is for every envelope, as `{kind = "*"}` and `{kind = "**"}`."""
+    kinds = pattern.get("kind")
+    texts = list(map(str, kinds if isinstance(kinds, list) else [kinds]))
+    is_narrowed = len(pattern) > 1 or any(text.startswith("!") for text in texts)
+    return not is_narrowed and any(set(text) == {"*"} for text in texts)
 
 
 def _of_file(name: str, key: str, folder: Path) -> Iterator[str]:
@@ -103,7 +114,8 @@ def _of_issuers(sections: Sections) -> Iterator[str]:
         )
     for name, each in sections.issuers.items():
         allow, key = each.allow, f"issuers.{name}.allow"
-        if "*" in allow.pods and "*" in allow.participants and {"kind": "*"} in allow.capabilities:
+        allows_all = any(map(_is_everything, allow.capabilities))
+        if "*" in allow.pods and "*" in allow.participants and allows_all:
             yield (
                 f"{key}: everyone it signs tokens for may join every pod under any free name and "
                 "send everything; set pods, participants or capabilities"

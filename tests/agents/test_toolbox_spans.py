@@ -1,4 +1,4 @@
-"""Participants that have left are not asked for tools, and leave no errors in a trace."""
+"""Participants that have left or are silent leave no errors in a trace when asked for tools."""
 
 from collections.abc import Iterator
 
@@ -69,5 +69,18 @@ async def test_a_participant_that_leaves_while_it_is_asked_is_no_error(
                 async for message in guest:
                     if message.kind.endswith("tools/list"):
                         break
+    (span,) = exporter.get_finished_spans()
+    assert (span.name, failed(exporter)) == ("tools/list", [])
+
+
+async def test_a_participant_that_does_not_answer_before_the_asker_is_done_is_no_error(
+    exporter: InMemorySpanExporter,
+) -> None:
+    pod = MemoryPod()
+    with anyio.fail_after(BOUND):
+        async with pod.connect("silent") as silent, pod.connect("asker") as asker:
+            assert await Toolbox(asker, grace_seconds=0.0).list_tools() == {}
+            while not (await anext(silent)).kind.endswith("tools/list"):
+                pass
     (span,) = exporter.get_finished_spans()
     assert (span.name, failed(exporter)) == ("tools/list", [])

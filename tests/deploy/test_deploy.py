@@ -350,6 +350,23 @@ async def test_participants_talk_through_the_proxy_and_metrics_stay_private(
             assert (await anext(bob)).text == "x" * 100_000
 
 
+@pytest.mark.rule("G-04")
+@pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
+async def test_the_longest_token_gets_through_the_proxy(tmp_path: Path) -> None:
+    longest, answers = "x" * 8192, []
+    async with (
+        asyncio.timeout(3 * BOUND),
+        running(config_text()) as gateway,
+        proxied(tmp_path, gateway.port) as (port, trust),
+    ):
+        header = f"Authorization: Bearer {longest}"
+        answers.append(await status(port, trust, "/session", header))
+        offered = f"Sec-WebSocket-Protocol: mcpp.v0.1, mcpp.bearer.{longest}"
+        upgrade = ("Upgrade: websocket", "Sec-WebSocket-Key: x", "Sec-WebSocket-Version: 13")
+        answers.append(await status(port, trust, "/ws?pod=demo", *upgrade, offered))
+    assert answers == [401, 401], "the gateway's own answer to a token that it does not know"
+
+
 @pytest.mark.rule("G-88")
 @pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
 async def test_a_client_behind_the_proxy_that_guesses_tokens_locks_out_no_other(

@@ -20,6 +20,7 @@ from websockets.exceptions import InvalidStatus
 
 from mcpp.client import local_pod
 from mcpp.client.local_pod import LocalPod
+from mcpp_gateway.commands import gateway
 from tests.gateway.ports import free_port
 from tests.gateway.sockets import (
     BOUND,
@@ -197,6 +198,16 @@ def test_a_port_in_use_is_one_readable_line_and_exit_code_2(tmp_path: Path) -> N
         f"mcpp gateway: gateway.port: {port} is in use; "
         "stop the other process or choose another port\n"
     )
+
+
+@pytest.mark.parametrize("port", ["-1", "99999", "http"])
+def test_a_port_that_is_none_is_reported_by_its_option(
+    port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        gateway(["--config", "gateway.toml", f"--port={port}"])
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == f"mcpp gateway: error: argument --port: must be 0 to 65535, not {port!r}"
 
 
 def test_a_folder_that_cannot_be_made_is_one_readable_line_and_exit_code_2(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class _GatewayCollector(Collector):
         names = {
             "participants": "Participants present.",
             "contexts": "Live contexts.",
-            "lag_entries": "Entries that the reader furthest behind has yet to be sent.",
+            "lag_entries": "About how many entries the reader furthest behind has yet to be sent.",
         }
         gauges = {
             name: GaugeMetricFamily(f"mcpp_{name}", help, labels=["pod"])
@@ -96,8 +96,8 @@ class _GatewayCollector(Collector):
         behind = dict.fromkeys((pod.name for pod in pods), 0)
         for connection in self._gateway.connections:
             if connection.peer is not None:
-                pod = connection.peer.pod
-                behind[pod.name] = max(behind.get(pod.name, 0), lag(pod, connection))
+                name = connection.peer.pod.name
+                behind[name] = max(behind.get(name, 0), lag(connection))
         for pod in pods:
             gauges["participants"].add_metric([pod.name], len(pod.participants))
             gauges["contexts"].add_metric([pod.name], len(pod.tree))

@@ -139,6 +139,21 @@ async def test_it_shows_pods_participants_and_connections() -> None:
 
 
 @pytest.mark.rule("O-02")
+async def test_the_state_of_one_pod_counts_only_that_pod() -> None:
+    text = f"{admin_config()}\n[pods.lab]\n"
+    async with running(text) as gateway, joined(gateway, "alice") as alice:
+        await receive(alice)
+        shown = {}
+        for query in ("", "?pod=demo", "?pod=lab"):
+            status, found = await ask(gateway, f"status{query}")
+            assert status == 200
+            shown[query] = (found["pods"], found["connections"])
+        assert shown == {"": (2, 1), "?pod=demo": (1, 1), "?pod=lab": (1, 0)}
+        for wrong in ("status?pod=none", "status?participant=alice", "pods?participant=alice"):
+            assert (await ask(gateway, wrong))[0] == 400
+
+
+@pytest.mark.rule("O-02")
 async def test_a_connection_is_kicked_and_may_come_back() -> None:
     async with (
         running(admin_config()) as gateway,

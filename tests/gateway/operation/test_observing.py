@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from mcpp.cli.main import main
 from mcpp_gateway import config
 from mcpp_gateway.tokens.store import TokenStore
-from tests.gateway.sockets import BOUND, chat, config_text, id_of, joined, receive_until, running
+from tests.gateway.sockets import (
+    BOUND,
+    chat,
+    config_text,
+    id_of,
+    joined,
+    receive_until,
+    running,
+    token,
+    upgrade_request,
+)
 
 pytestmark = pytest.mark.anyio
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -75,6 +86,28 @@ async def test_metrics_tell_latency_lag_bytes_and_builds(tmp_path: Path, kind: s
     if kind == "file":
         assert found["mcpp_log_sync_seconds_count",] >= 1
         assert found["mcpp_log_sync_seconds_sum",] > 0
+
+
+@pytest.mark.rule("G-44")
+async def test_a_reader_that_does_not_read_has_a_lag() -> None:
+    text = config_text(history_bytes=50_000_000, messages_per_second=0)
+    async with (
+        asyncio.timeout(3 * BOUND),
+        running(text) as gateway,
+        joined(gateway, "alice") as alice,
+    ):
+        with socket.create_connection(("127.0.0.1", gateway.port)) as bob:
+            bob.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            bob.sendall(upgrade_request(gateway.port, f"Authorization: Bearer {token('bob')}"))
+            size = 40_000
+            while gateway.outbox_bytes() < 20 * size:  # the system's buffers are full
+                await alice.send(last := chat("alice", "x" * size))
+                await receive_until(alice, id_of(last))
+            unsent = gateway.outbox_bytes() / size
+            found = await metrics(gateway.port)
+    lag = re.search(r"^mcpp_lag_entries.* ([0-9.]+)$", found, re.MULTILINE)
+    assert lag is not None
+    assert 0.9 * unsent < float(lag[1]) < 1.1 * unsent
 
 
 async def test_every_metric_of_dashboard_and_alerts_exists(tmp_path: Path) -> None:
@@ -232,6 +265,30 @@ def test_check_creates_nothing(tmp_path: Path, exists: bool) -> None:
 
 @pytest.mark.rule("O-05")
 @pytest.mark.parametrize(
+    ("capability", "is_everything"),
+    [
+        ('kind = "*"', True),
+        ('kind = "**"', True),
+        ('kind = ["chat", "*"]', True),
+        ('kind = ["*", "!chat"]', False),
+        ('kind = "!chat"', False),
+        ('kind = "*", to = "files"', False),
+        ('kind = "chat*"', False),
+    ],
+)
+def test_who_may_send_everything_is_counted_however_it_is_written(
+    capability: str, is_everything: bool
+) -> None:
+    many = {f"p{i}": f"capabilities = [{{ {capability} }}]" for i in range(6)}
+    warnings = config.parse(config_text(many), {}).warnings
+    assert any("6 participants may send everything" in each for each in warnings) == is_everything
+    text = f"{ISSUER}allow = {{ capabilities = [{{ {capability} }}] }}\n[pods.demo]\n"
+    warnings = config.parse(text, {}).warnings
+    assert any("everyone it signs tokens for" in each for each in warnings) == is_everything
+
+
+@pytest.mark.rule("O-05")
+@pytest.mark.parametrize(
     ("text", "warning"),
     [
         ('[gateway]\nhost = "0.0.0.0"\n', "without TLS"),
@@ -289,12 +346,31 @@ def test_an_issuer_that_is_restricted_is_not_warned_of(allow: str) -> None:
     assert not any("allow" in each for each in config.parse(text, {}).warnings)
 
 
+PARTICIPANTS = "[pods.demo.participants]\n"
+SECRET = "token-of-alice-0123456789"
+
+
 @pytest.mark.rule("O-05")
-def test_a_readable_file_with_tokens_is_warned_of(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "is_secret"),
+    [
+        (config_text(), True),
+        (f'{PARTICIPANTS}alice = {{ token = "{SECRET}" }}', True),
+        (f'{PARTICIPANTS}alice.token = "{SECRET}"', True),
+        (f'{PARTICIPANTS}alice = {{ "token" = "{SECRET}" }}', True),
+        (f'[pods.demo]\n[gateway]\n"metrics_token" = "{SECRET}"', True),
+        ('[pods.demo]\n[cluster]\nservers = ["nats://mcpp:secret@localhost"]', True),
+        ('[pods.demo]\n[cluster]\nservers = ["nats://localhost"]', False),
+        (f'{PARTICIPANTS}token = {{ token_sha256 = "{"0" * 64}" }}', False),
+    ],
+)
+def test_a_readable_file_with_secrets_is_warned_of(
+    text: str, is_secret: bool, tmp_path: Path
+) -> None:
     path = tmp_path / "gateway.toml"
-    path.write_text(config_text())
+    path.write_text(text)
     path.chmod(0o644)
-    assert any("chmod o-r" in each for each in config.load(path, {}).warnings)
+    assert any("chmod o-r" in each for each in config.load(path, {}).warnings) == is_secret
     path.chmod(0o640)
     assert config.load(path, {}).warnings == ()
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import shutil
 import signal
 import socket
 import ssl
@@ -22,9 +23,11 @@ from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.handover import start_successor
 from mcpp_gateway.process import serve
 from mcpp_gateway.storage.log_store import take_lock
+from tests.gateway.durability.workload import MCPP
 from tests.gateway.sockets import config_text, token
 
 pytestmark = pytest.mark.anyio
+OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 BOUND = 60.0
 CONFIG = """
 [gateway]
@@ -294,6 +297,89 @@ async def test_a_signal_ends_a_process_that_opens_its_log_again(
         await serve(config, lambda: config, upgrade, create=SlowToListenAgain)
     assert SlowToListenAgain.listened == 2
     os.close(take_lock(tmp_path / "data"))  # its log is closed
+
+
+@pytest.mark.rule("O-04")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # what ends with a process of its own
+@pytest.mark.parametrize("kind", ["memory", "file"])
+async def test_an_upgrade_with_a_log_in_memory_says_that_it_is_lost(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = tmp_path / "next.py"
+    program.write_text(
+        "import os\nready, go = int(os.environ['MCPP_READY_FD']), int(os.environ['MCPP_GO_FD'])\n"
+        "os.write(ready, b'1')\nos.read(go, 1)\nos.write(ready, b'2')"
+    )
+    monkeypatch.setattr(sys, "argv", [str(program)])
+    config = parse(f'{config_text()}\n[log]\nkind = "{kind}"\npath = "{tmp_path / "data"}"', {})
+
+    async def upgrade(gateway: Gateway) -> None:
+        os.kill(os.getpid(), signal.SIGUSR2)
+
+    async with asyncio.timeout(BOUND / 2):
+        await serve(config, lambda: config, upgrade)
+    assert ("the log is in memory" in caplog.text) == (kind == "memory")
+
+
+@pytest.mark.skipif(shutil.which("pgrep") is None, reason="pgrep is not installed")
+async def test_the_documented_command_finds_the_gateway_and_not_its_shell(tmp_path: Path) -> None:
+    found = re.search(r"\$\((pgrep .*gateway\.toml')\)", OPERATIONS.read_text())
+    assert found is not None
+    path = tmp_path / "gateway.toml"
+    path.write_text(config_text())
+    command = f"{MCPP} gateway --config {path} 2>&1 | cat"
+    process = await asyncio.create_subprocess_exec(
+        "sh", "-c", command, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    line = b" "
+    async with asyncio.timeout(BOUND):
+        while (listening := re.search(rb" listening .*pid=(\d+)", line)) is None:
+            line = await process.stdout.readline()
+            assert line, "it has ended"
+        pid = int(listening[1])
+        finding = found[1].replace("gateway.toml", str(path))
+        finder = await asyncio.create_subprocess_shell(finding, stdout=asyncio.subprocess.PIPE)
+        answer, _ = await finder.communicate()
+        os.kill(pid, signal.SIGTERM)
+        await process.communicate()
+    assert list(map(int, answer.split())) == [pid]
+
+
+@pytest.mark.rule("O-04")
+@pytest.mark.parametrize(
+    ("host", "port", "systemd", "is_kept"),
+    [
+        ("127.0.0.1", "{port}", False, False),
+        ("127.0.0.1", "0", False, False),
+        ("127.0.0.1", "9", False, True),
+        ("127.0.0.2", "{port}", False, True),
+        ("127.0.0.1", "9", True, False),  # the unit's address counts
+    ],
+)
+async def test_a_new_process_says_that_it_does_not_listen_where_it_was_to(
+    host: str,
+    port: str,
+    systemd: bool,
+    is_kept: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    inherited = socket.create_server(("127.0.0.1", 0))
+    number = inherited.getsockname()[1]
+    monkeypatch.setenv("MCPP_LISTEN_FDS", str(inherited.detach()))
+    if systemd:
+        monkeypatch.setenv("LISTEN_FDS", "1")
+    address = f'host = "{host}"\nport = {port.format(port=number)}'
+    config = parse(config_text().replace("port = 0", address), {})
+
+    async def started(gateway: Gateway) -> None:
+        assert gateway.port == number
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async with asyncio.timeout(BOUND / 2):
+        await serve(config, lambda: config, started)
+    assert ("still at the old address" in caplog.text) == is_kept
 
 
 def open_files() -> set[Path]:

@@ -681,6 +681,25 @@ async def test_a_client_without_a_token_says_so_and_not_that_no_gateway_answers(
     assert "no gateway answers" not in f"{caught.value} {error}"
 
 
+@pytest.mark.rule("S-12")
+@pytest.mark.parametrize("wrong", [None, b"token-of-alice-0123456789", 5])
+async def test_a_token_function_that_once_returns_no_string_delays_an_agent(
+    wrong: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = iter(["token-of-alice-0123456789", wrong, "token-of-alice-0123456789"])
+    async with asyncio.timeout(4 * BOUND), running() as gateway:
+        url = f"ws://127.0.0.1:{gateway.port}/ws?pod=demo"
+        async with mcpp.connect(url, token=lambda: next(answers)) as alice:
+            for connection in list(gateway.connections):
+                connection.abort()
+            await until(lambda: f"returned {type(wrong).__name__}, not str" in caplog.text)
+            await alice.send("chat", "with the next token")
+        with pytest.raises(mcpp.errors.TokenUnavailableError):
+            async with mcpp.connect(url, token=lambda: wrong):
+                pass
+    assert "token-of-alice" not in caplog.text
+
+
 async def test_an_agent_whose_token_is_refused_later_logs_that(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -61,7 +61,9 @@ def document() -> dict[str, Any]:
     )
     schema = dict(zip(structs, found, strict=True))
     paths: dict[str, Any] = {
-        "/admin/status": {"get": _read("State of the gateway", schema[views.GatewayStatus])},
+        "/admin/status": {
+            "get": _read("State of the gateway", schema[views.GatewayStatus], [_POD])
+        },
         "/admin/limits": {
             "get": _read("Limits that are in force", schema[PodLimits], [_POD, _PARTICIPANT])
         },

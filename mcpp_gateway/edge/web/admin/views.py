@@ -1,6 +1,6 @@
 """What the admin's interface shows: structs, which are also the schema of its documentation."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -18,7 +18,7 @@ _Query = Mapping[str, str]
 
 
 class GatewayStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one gateway process; counts are of the pods that the token is for."""
+    """The state of one gateway process; counts are of the pods asked for that the token is for."""
 
     version: str
     uptime_seconds: float
@@ -64,21 +64,28 @@ class ConnectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     client: str  # as it names itself
     connected_seconds: float
-    lag: int  # entries of the log that it has yet to be sent
+    lag: int  # about how many entries of the log it has yet to be sent
     unsent_bytes: int
     expires: float | None  # Unix time at which its token expires
 
 
-def lag(pod: PodCore, connection: "ServerConnection") -> int:
-    """Return how many entries of the log a connection has yet to be sent."""
-    session = None if connection.peer is None else connection.peer.session
-    if session is None or session.audience is not None:
+def lag(connection: "ServerConnection") -> int:
+    """Return about how many entries of the log a connection has yet to be sent.
+
+    Of what was written to it and the system has not accepted, only the bytes are known: counting
+    would cost every write. They are taken for envelopes of the pod's mean size.
+    """
+    peer = connection.peer
+    if peer is None:
         return 0
-    return max(0, pod.journal.end - session.position)
+    session, traffic = peer.session, peer.traffic
+    unread = 0 if session.audience is not None else peer.pod.journal.end - session.position
+    unsent = -(-connection.waiting_bytes * traffic.delivered // max(1, traffic.sent_bytes))
+    return max(0, unread) + unsent
 
 
 def _status(scope: Scope, query: _Query) -> GatewayStatus:
-    gateway = scope.gateway
+    gateway, pods = scope.gateway, _pods(scope, query)
     revocations = 0 if gateway.tokens is None else len(gateway.tokens.revocations)
     return GatewayStatus(
         version=mcpp.__version__,
@@ -87,9 +94,11 @@ def _status(scope: Scope, query: _Query) -> GatewayStatus:
         log=gateway.config.log.kind,
         log_accepting=gateway.has_space,
         log_reachable=gateway.is_log_reachable,
-        pods=len(scope.pods),
-        connections=sum(pod.members.sessions for pod in scope.pods),
-        unsent_bytes=sum(each.waiting_bytes for each in scope.connections),
+        pods=len(pods),
+        connections=sum(pod.members.sessions for pod in pods),
+        unsent_bytes=sum(
+            each.waiting_bytes for each in scope.connections if each.peer and each.peer.pod in pods
+        ),
         revocations=revocations if scope.is_whole else None,
     )
 
@@ -131,13 +140,15 @@ def _connection_status(gateway: "Gateway", connection: "ServerConnection") -> Co
         address=connection.address,
         client=connection.client,
         connected_seconds=round(gateway.hub.clock() - session.joined, 3),
-        lag=lag(peer.pod, connection),
+        lag=lag(connection),
         unsent_bytes=connection.waiting_bytes,
         expires=None if grant is None else grant.until,
     )
 
 
-def _pods(scope: Scope, query: _Query) -> Iterable[PodCore]:
+def _pods(scope: Scope, query: _Query) -> list[PodCore]:
+    if "participant" in query:
+        raise BadRequestError("unknown: 'participant'")
     return [pod for pod in scope.pods if query.get("pod", pod.name) == pod.name]
 
 
