@@ -16,9 +16,10 @@ return value, with the marks. The tool's schemas stay as they are.
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterable
-from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, overload
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextvars import copy_context
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, overload
 
 from mcpp.transient import marks
 from mcpp.transient.results import as_json
@@ -27,30 +28,38 @@ from mcpp.transient.summaries import TransientRule, mark_by_rule
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_FASTMCP_CALL: Final = "fastmcp.server.context"  # the module of the type
+
 
 @overload
 def transient(rule: Function) -> Function: ...
 @overload
-def transient(rule: TransientRule | str | bool = True) -> Callable[[Function], Function]: ...
-def transient(rule: Any = True) -> Any:
+def transient(
+    rule: TransientRule | str | bool = True, **options: Any
+) -> Callable[[Function], Function]: ...
+def transient(rule: Any = True, **options: Any) -> Any:
     """Mark large results of a tool as transient (T-03): `@transient`, `@transient("activity")`.
 
-    The argument is the noun for the records in the summary, or a `TransientRule`.
+    The argument is the noun for the records in the summary, or a `TransientRule`. `options` are
+    those of the server's tool that change its results, such as `structured_output=False`.
     """
     if callable(rule):
         return _decorated(rule, lambda result: mark_by_rule(result))
-    return lambda function: _decorated(function, lambda result: mark_by_rule(result, rule))
+    return lambda function: _decorated(
+        function, lambda result: mark_by_rule(result, rule), options=options
+    )
 
 
 @overload
 def consumes(ids: Function) -> Function: ...
 @overload
-def consumes(ids: str | None = None) -> Callable[[Function], Function]: ...
-def consumes(ids: Any = None) -> Any:
+def consumes(ids: str | None = None, **options: Any) -> Callable[[Function], Function]: ...
+def consumes(ids: Any = None, **options: Any) -> Any:
     """Mark results of a tool as having consumed earlier ones.
 
     `@consumes` consumes the oldest pending result; `@consumes("call_ids")` those that the caller
-    names in that parameter: a list, or a single id. A failed call consumes nothing.
+    names in that parameter: a list, or a single id. A failed call consumes nothing. `options` are
+    as for `transient`.
 
     Raises:
         TypeError: when decorating, if there is no such parameter or it is annotated as a `str`;
@@ -58,8 +67,7 @@ def consumes(ids: Any = None) -> Any:
     """
     if callable(ids):
         return _decorated(ids, _consumed)
-
-    return lambda function: _decorated(function, _consumed, named_by=ids)
+    return lambda function: _decorated(function, _consumed, named_by=ids, options=options)
 
 
 def lean(scratch: Scratch, summary: str | None = None) -> Callable[[Function], Function]:
@@ -95,6 +103,7 @@ def _decorated(
     *,
     named_by: str | None = None,
     keeps_schema: bool = True,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
     """Return the function with its return value converted to a result, and marked."""
     if not callable(function):
@@ -105,7 +114,7 @@ def _decorated(
     if named_by is not None and _is_text(signature.parameters[named_by].annotation):
         raise TypeError(f"parameter {named_by!r} of {function.__name__} must be a list of ids")
     result_type = _result_type()
-    convert = _converter(signature.return_annotation)
+    convert = _converter(function, signature.return_annotation, options)
 
     def read_ids(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         # Before the function runs: an error afterwards would hide what it has done.
@@ -165,29 +174,59 @@ def _as_ids(value: Any, parameter: str) -> list[str] | None:
     return list(value)
 
 
-def _converter(annotation: Any) -> Callable[[Any], Any]:
-    """Return the server's own conversion of a return value to a result."""
-    result_type = _result_type()
+def _converter(function: Any, annotation: Any, options: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """Return the conversion of return values by the server that calls the function.
+
+    It is that of a tool of the server's own class, with the function's annotation.
+    """
 
     def stub() -> None: ...
 
+    name = getattr(function, "__name__", "")
+    stub.__name__ = name if name.isidentifier() else "tool"  # servers name it in their errors
     stub.__signature__ = inspect.Signature(return_annotation=annotation)  # type: ignore[attr-defined]
     stub.__annotations__ = {} if annotation is inspect.Signature.empty else {"return": annotation}
-    metadata = _func_metadata()(stub)
+    final = _final_types()
+    tools: dict[Any, Any] = {}  # by class
 
     def convert(value: Any) -> Any:
-        if isinstance(value, result_type):
+        if isinstance(value, final):
             return value
-        made = metadata.convert_result(value)
-        if not isinstance(made, list | tuple):
-            return made
-        # mcp 1 returns the content, or a pair of the content and the structured content.
-        content, structured = made if isinstance(made, tuple) else (made, None)
-        blocks = [block.model_dump(mode="json", by_alias=True) for block in content]
-        made = {"content": blocks, "structuredContent": structured}
-        return result_type.model_validate(made)
+        tool_class = _calling_tool_class()
+        if tool_class not in tools:
+            tools[tool_class] = tool_class.from_function(stub, **options)
+        return _as_result(_converted(tools[tool_class], value))
 
     return convert
+
+
+def _calling_tool_class() -> Any:
+    """Return the class of the tools of the server that calls: fastmcp, or else `mcp`."""
+    # Only a call of fastmcp sets this variable; to import fastmcp for it would take 0.4 s.
+    if any(type(one).__module__ == _FASTMCP_CALL for one in copy_context().values()):
+        from fastmcp.tools import Tool
+    else:
+        try:
+            from mcp.server.mcpserver.tools import Tool
+        except ModuleNotFoundError:  # mcp 1
+            from mcp.server.fastmcp.tools import Tool  # type: ignore[import-not-found]
+    return Tool
+
+
+def _converted(tool: Any, value: Any) -> Any:
+    if hasattr(tool, "fn_metadata"):  # mcp
+        return tool.fn_metadata.convert_result(value)
+    return tool.convert_result(value).to_mcp_result()
+
+
+def _as_result(made: Any) -> Any:
+    """Return what a server made as a `CallToolResult`."""
+    if not isinstance(made, list | tuple):
+        return made
+    # The content, or a pair of the content and the structured content.
+    content, structured = made if isinstance(made, tuple) else (made, None)
+    blocks = [block.model_dump(mode="json", by_alias=True) for block in content]
+    return _result_type().model_validate({"content": blocks, "structuredContent": structured})
 
 
 def _result_type() -> Any:
@@ -196,11 +235,9 @@ def _result_type() -> Any:
     return CallToolResult
 
 
-def _func_metadata() -> Any:
-    try:
-        from mcp.server.mcpserver.utilities.func_metadata import func_metadata
-    except ModuleNotFoundError:  # mcp 1
-        from mcp.server.fastmcp.utilities.func_metadata import (  # type: ignore[import-not-found,no-redef]
-            func_metadata,
-        )
-    return func_metadata
+def _final_types() -> tuple[Any, ...]:
+    """Return the types that servers do not convert: a result, and a question to the user."""
+    from mcp import types
+
+    question = getattr(types, "InputRequiredResult", None)  # not in mcp 1
+    return tuple(filter(None, (types.CallToolResult, question)))

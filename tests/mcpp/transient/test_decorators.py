@@ -106,6 +106,19 @@ def test_a_decorated_tool_has_the_same_schemas_and_content_and_a_mark(function: 
     assert not read_mark(call(marked, "tool", count=0)).transient
 
 
+@pytest.mark.rule("T-27")
+@pytest.mark.parametrize("decorator", [decorators.transient, decorators.consumes])
+def test_the_options_of_the_tool_are_given_to_the_decorator_too(decorator: Any) -> None:
+    plain, marked = MCPServer("plain"), MCPServer("marked")
+    plain.tool(name="tool", structured_output=False)(as_list)
+    decorated = decorator(structured_output=False)(as_list)
+    marked.tool(name="tool", structured_output=False)(decorated)
+    expected, found = call(plain, "tool", count=8), call(marked, "tool", count=8)
+    assert found.content == expected.content
+    assert found.structured_content is expected.structured_content is None
+    assert read_mark(found) != Mark()
+
+
 def as_json_text(count: int) -> str:
     return json.dumps([{"id": n} for n in range(72, 72 + count)])
 
