@@ -25,6 +25,7 @@ from mcpp.transient import marks
 from mcpp.transient.results import as_json
 from mcpp.transient.scratch import Scratch
 from mcpp.transient.summaries import TransientRule, mark_by_rule
+from mcpp.transient.workflow import Workflow
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -83,14 +84,34 @@ def lean(scratch: Scratch, summary: str | None = None) -> Callable[[Function], F
 
 def redeem_tool(scratch: Scratch) -> Callable[[str], Any]:
     """Return the tool `redeem_scratch`, which returns the data behind a `scratch_ref`."""
-    result_type = _result_type()
 
     def redeem_scratch(scratch_ref: str) -> Any:
         """Return the data behind a scratch_ref."""
-        return result_type.model_validate(scratch.redeem(scratch_ref))
+        return scratch.redeem(scratch_ref)
 
-    redeem_scratch.__annotations__["return"] = result_type
-    return redeem_scratch
+    return _returning_result(redeem_scratch)
+
+
+def workflow_tool(workflow: Workflow) -> Callable[[int], Any]:
+    """Return the tool `get_workflow_step`, which returns a step with its hints (T-04)."""
+
+    def get_workflow_step(order: int) -> Any:
+        """Return the instructions of a workflow step, or of all steps of its loop."""
+        return workflow.get_workflow_step(order)
+
+    return _returning_result(get_workflow_step)
+
+
+def _returning_result(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return the function with its JSON result as a `CallToolResult`."""
+    result_type = _result_type()
+
+    @functools.wraps(function)
+    def returning(*arguments: Any, **named: Any) -> Any:
+        return result_type.model_validate(function(*arguments, **named))
+
+    _state_result(returning, inspect.signature(function, eval_str=True))
+    return returning
 
 
 def _consumed(result: Any, ids: Iterable[str] | None = None) -> Any:
@@ -143,14 +164,18 @@ def _decorated(
             return finish(function(*arguments, **named), ids)
 
     if not keeps_schema:
-        # Servers read both; another schema than the result's would make them refuse it.
-        stated = signature.replace(return_annotation=result_type)
-        decorated.__signature__ = stated  # type: ignore[attr-defined]
-        hints = {name: one.annotation for name, one in signature.parameters.items()}
-        hints = {name: hint for name, hint in hints.items() if hint is not inspect.Parameter.empty}
-        decorated.__annotations__ = {**hints, "return": result_type}
-        del decorated.__wrapped__
+        _state_result(decorated, signature)
     return decorated
+
+
+def _state_result(decorated: Any, signature: inspect.Signature) -> None:
+    """Annotate a wrapper as returning a result: servers refuse another schema than the result's."""
+    result_type = _result_type()
+    decorated.__signature__ = signature.replace(return_annotation=result_type)
+    hints = {name: one.annotation for name, one in signature.parameters.items()}
+    hints = {name: hint for name, hint in hints.items() if hint is not inspect.Parameter.empty}
+    decorated.__annotations__ = {**hints, "return": result_type}
+    del decorated.__wrapped__  # servers read both
 
 
 def _is_text(annotation: Any) -> bool:

@@ -12,8 +12,8 @@ from fastmcp import Client, FastMCP
 from fastmcp.tools import ToolResult
 from fastmcp.utilities.types import Image
 
-from mcpp.transient import Mark, Scratch, read_mark
-from mcpp.transient.decorators import consumes, lean, redeem_tool, transient
+from mcpp.transient import Hint, Mark, Scratch, Workflow, WorkflowStep, read_hints, read_mark
+from mcpp.transient.decorators import consumes, lean, redeem_tool, transient, workflow_tool
 
 pytestmark = pytest.mark.anyio
 
@@ -88,3 +88,13 @@ async def test_a_lean_tool_of_fastmcp_is_redeemed_as_it_was() -> None:
     _, redeemed = await call(lambda: redeem(kept.structured_content["scratch_ref"]))
     assert redeemed.content == plain.content
     assert redeemed.structured_content == plain.structured_content
+
+
+@pytest.mark.rule("T-04", "T-27")
+async def test_fastmcp_serves_a_workflow_with_its_hints() -> None:
+    steps = [WorkflowStep(title="Fetch", tool="search", consumed_by="store")]
+    server = FastMCP("records")
+    server.tool(workflow_tool(Workflow(steps)))
+    async with Client(server) as client:
+        result = await client.call_tool_mcp("get_workflow_step", {"order": 1})
+    assert read_hints(result) == [Hint("search", "store", 1)]

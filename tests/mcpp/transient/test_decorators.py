@@ -14,6 +14,7 @@ from mcpp.transient import (
     Mark,
     Scratch,
     TransientRule,
+    Workflow,
     consumed,
     mark_by_rule,
     read_hints,
@@ -253,6 +254,21 @@ def test_a_lean_tool_returns_a_reference_that_another_tool_redeems(function: Any
     assert redeemed.content == expected.content
     assert redeemed.structured_content == expected.structured_content
     assert call(server, "redeem_scratch", scratch_ref="other").is_error
+
+
+@pytest.mark.rule("T-04")
+@pytest.mark.rule("T-27")
+def test_a_workflow_is_served_with_its_hints() -> None:
+    hint = {"lifecycle": "transient", "consumedBy": "store"}
+    workflow = Workflow([{"order": 1, "title": "Fetch", "tool": "search", "contextHint": hint}])
+    server = MCPServer("crm")
+    server.tool()(decorators.workflow_tool(workflow))
+    found = call(server, "get_workflow_step", order=1)
+    assert read_hints(found) == [Hint("search", "store", 1)]
+    shown = [block.model_dump(exclude_none=True) for block in found.content]
+    assert shown == workflow.get_workflow_step(1)["content"]
+    assert call(server, "get_workflow_step", order=2).is_error
+    assert tool_of(server, "get_workflow_step").output_schema is None
 
 
 @pytest.mark.rule("T-01")
