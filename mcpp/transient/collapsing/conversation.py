@@ -15,7 +15,7 @@ model has read it. The rules are those of a pod's log, by the same code (T-25).
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import msgspec
 
@@ -145,12 +145,19 @@ class Conversation:
         owner = _CLIENT if tool == EXPAND and self._has_expanded(given) else _SERVER + server
         self._added[call_id] = ConversationCall(call_id, tool, owner, _CLIENT, _encoded(given))
 
-    def collapse(self, messages: Sequence[Any]) -> list[Any]:
+    @overload
+    def collapse(self, messages: str) -> str: ...
+    @overload
+    def collapse(self, messages: Sequence[Any]) -> list[Any]: ...
+    def collapse(self, messages: Sequence[Any]) -> list[Any] | str:
         """Return the messages with consumed results replaced by their summaries.
 
-        They are Anthropic's `messages`, or OpenAI's `messages` or `input`. The given list and its
-        members do not change: keep appending to it, and pass all of it again for the next call.
+        They are Anthropic's `messages`, or OpenAI's `messages` or `input`; a text as `input` has no
+        results. The given list and its members do not change: keep appending to it, and pass all
+        of it again for the next call.
         """
+        if isinstance(messages, str):
+            return messages
         parts = list(read_parts(messages))
         places: dict[str, Place] = {}
         positions: dict[str, int] = {}

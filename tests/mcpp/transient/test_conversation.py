@@ -414,6 +414,92 @@ def test_calls_with_arguments_that_nest_too_deeply_are_not_copies() -> None:
     assert chat.states(*ids) == ["pending", "pending"]
 
 
+@pytest.mark.rule("T-25")
+def test_a_text_is_returned_as_it_is() -> None:
+    assert Conversation().collapse("hello") == "hello"
+
+
+@pytest.mark.rule("T-25")
+@pytest.mark.parametrize("custom", ["search", "store"])
+def test_custom_tools_of_the_responses_api_fetch_and_consume(custom: str) -> None:
+    chat = ApiMessages("responses")
+    chat.run("search", page(1), page=1)
+    chat.run("store", stored())
+    tools = {"c1": "search", "c2": "store"}
+    for message in chat.messages:
+        if tools[message["call_id"]] == custom:
+            message["type"] = message["type"].replace("function_call", "custom_tool_call")
+            message["input"] = message.pop("arguments", None)
+    shown = chat.conversation.collapse(chat.messages)
+    assert shown[1] == {**chat.messages[1], "output": shown[1]["output"]}
+    assert shown[1]["output"].endswith("> the summary of 1")
+
+
+@pytest.mark.rule("T-06")
+@pytest.mark.rule("T-25")
+def test_a_call_that_the_api_answers_itself_shows_that_the_model_has_read() -> None:
+    chat = ApiMessages("responses")
+    chat.run("search", page(1), page=1)
+    chat.run("search", page(1), page=1)
+    assert "page 1 data" in json.dumps(chat.conversation.collapse(chat.messages[:2]))
+    chat.messages.append({"type": "web_search_call", "id": "w1", "status": "completed"})
+    assert chat.shown().count("page 1 data") == 1
+
+
+@pytest.mark.rule("T-25")
+def test_calls_count_once_in_every_api() -> None:
+    collapsed = set()
+    for api in APIS:
+        chat = ApiMessages(api, cache=CachePolicy())
+        chat.run("search", transient(text_result("word " * 2000), "page"), page=1)
+        found = 0
+        for number in range(100):
+            copied = copy.deepcopy(chat)
+            copied.run("store", stored(), finding="some text here " * number * 10)
+            copied.says("next")
+            found += "> page" in copied.shown()
+        collapsed.add(found // 5)
+    assert len(collapsed) == 1
+    assert 0 < collapsed.pop() < 20
+
+
+PDF = "JVBERi0x" * 60_000
+
+
+@pytest.mark.rule("T-25")
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"type": "document", "source": {"type": "base64", "data": PDF}},
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": PDF}},
+        {"type": "input_file", "file_data": PDF},
+        {"type": "input_audio", "input_audio": {"format": "wav", "data": PDF}},
+    ],
+    ids=lambda content: content["type"],
+)
+def test_encoded_files_count_as_pages_not_as_text(content: dict[str, Any]) -> None:
+    def collapses(block: dict[str, Any]) -> bool:
+        chat = ApiMessages("anthropic", cache=CachePolicy())
+        chat.run("search", transient(text_result(LONG * 60), "page"), page=1)
+        chat.run("store", stored())
+        chat.messages.append({"role": "user", "content": [block]})
+        chat.says("next")
+        return "> page" in chat.shown()
+
+    assert collapses(content)
+    assert not collapses({"type": "document", "source": {"type": "text", "data": PDF}})
+
+
+@pytest.mark.rule("T-25")
+@pytest.mark.parametrize("levels", [500, 900, 5_000])
+def test_sizes_of_arguments_that_nest_deeply_are_counted(levels: int) -> None:
+    chat = ApiMessages("anthropic", cache=CachePolicy())
+    chat.run("search", page(1), page=1)
+    chat.run("store", stored())
+    chat.messages[-2]["content"][0]["input"] = {"deep": nested(levels)}
+    assert "> the summary of 1" in str(chat.conversation.collapse(chat.messages)[1])
+
+
 def test_summaries_are_visible_text() -> None:
     marked = transient(text_result(LONG), summary="a\x1b[31mred\u202e\u200dfamily\nof 3")
     assert read_mark(marked).summary == "a[31mred\u200dfamily of 3"
