@@ -439,9 +439,9 @@ def test_custom_tools_of_the_responses_api_fetch_and_consume(custom: str) -> Non
 @pytest.mark.rule("T-25")
 def test_a_call_that_the_api_answers_itself_shows_that_the_model_has_read() -> None:
     chat = ApiMessages("responses")
-    chat.run("search", page(1), page=1)
-    chat.run("search", page(1), page=1)
-    assert "page 1 data" in json.dumps(chat.conversation.collapse(chat.messages[:2]))
+    for id in chat.calls(("search", {"page": 1}), ("search", {"page": 1})):
+        chat.answers("search", id, page(1))
+    assert chat.shown().count("page 1 data") == 2
     chat.messages.append({"type": "web_search_call", "id": "w1", "status": "completed"})
     assert chat.shown().count("page 1 data") == 1
 
