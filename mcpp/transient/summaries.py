@@ -8,11 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, overload
 
-import msgspec
-
 from mcpp.tokens import estimate
 from mcpp.transient.marks import cut, read_mark, transient
-from mcpp.transient.results import ModelT, Result, ResultModel, as_json, changed
+from mcpp.transient.results import ModelT, Result, ResultModel, as_json, changed, encoded
 from mcpp.transient.tables import read_table
 
 SHOWN_IDS: Final = 3
@@ -118,7 +116,7 @@ def blocks_of(result: Result) -> list[Mapping[str, Any]]:
 
 def compact(value: Any) -> str:
     """Return a value as compact JSON, keys in their original order."""
-    return msgspec.json.encode(value).decode()
+    return encoded(value).decode()
 
 
 def _read_text(result: Result) -> Any:

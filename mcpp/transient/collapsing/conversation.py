@@ -40,7 +40,7 @@ from mcpp.transient.collapsing.messages import (
     replace_results,
 )
 from mcpp.transient.marks import transient
-from mcpp.transient.results import Result, ResultModel, as_json
+from mcpp.transient.results import Result, ResultModel, as_json, encoded
 
 _CLIENT: Final = "client"  # names of servers get a prefix, so none is equal
 _SERVER: Final = "server:"
@@ -86,7 +86,7 @@ class ConversationCall(msgspec.Struct, eq=False):
 
     def deduplication_key(self) -> tuple[object, ...]:
         """Return a key shared by calls with equal server, tool and arguments."""
-        return (self.server, self.tool, _encoded(self.arguments, order="sorted", enc_hook=repr))
+        return (self.server, self.tool, encoded(self.arguments, order="sorted", enc_hook=repr))
 
 
 class _PlacedResult(msgspec.Struct):
@@ -143,7 +143,7 @@ class Conversation:
         else:
             given = as_json(result)
         owner = _CLIENT if tool == EXPAND and self._has_expanded(given) else _SERVER + server
-        self._added[call_id] = ConversationCall(call_id, tool, owner, _CLIENT, _encoded(given))
+        self._added[call_id] = ConversationCall(call_id, tool, owner, _CLIENT, encoded(given))
 
     @overload
     def collapse(self, messages: str) -> str: ...
@@ -307,20 +307,4 @@ def _members_of(value: Any) -> Iterable[Any] | None:
 
 def _content_of(result: Result) -> bytes:
     content = [result.get("content"), result.get("structuredContent")]
-    return _encoded(content, order="sorted")
-
-
-def _encoded(value: Any, **options: Any) -> bytes:
-    try:
-        return msgspec.json.encode(value, **options)
-    except UnicodeEncodeError:  # half of a surrogate pair, which Python's JSON parser lets through
-        return msgspec.json.encode(_valid(value), **options)
-
-
-def _valid(value: Any) -> Any:
-    """Return a copy of a JSON value with U+FFFD for invalid Unicode."""
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, Mapping):
-        return {_valid(name): _valid(member) for name, member in value.items()}
-    return [_valid(each) for each in value] if isinstance(value, (list, tuple)) else value
+    return encoded(content, order="sorted")

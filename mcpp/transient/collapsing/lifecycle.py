@@ -304,7 +304,7 @@ _EMPTY: Final[deque[TransientResult]] = deque()
 
 def new_handle(id: str, length: int = 8) -> str:
     """Return a short digest of an id: few tokens, the same in every prompt."""
-    return hashlib.sha256(id.encode()).hexdigest()[:length]
+    return hashlib.sha256(id.encode(errors="surrogatepass")).hexdigest()[:length]
 
 
 def collapsed_text(tracked: TransientResult) -> str:

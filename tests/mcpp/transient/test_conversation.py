@@ -340,6 +340,18 @@ def test_invalid_unicode_in_a_result_or_in_arguments_is_replaced() -> None:
     assert original["extra"] == {"\ufffd": ["\U0001f600"]}
 
 
+@pytest.mark.rule("T-25")
+def test_an_id_may_be_invalid_unicode() -> None:
+    chat = ApiMessages("chat")
+    chat.run("search", page(1))
+    chat.run("store", stored())
+    renamed = json.loads(json.dumps(chat.messages).replace('"c1"', '"\\ud800"'))
+    conversation = Conversation()
+    conversation.add_result("search", "\ud800", page(1))
+    conversation.add_result("store", "c2", stored())
+    assert "> the summary of 1" in conversation.collapse(renamed)[1]["content"]
+
+
 @pytest.mark.rule("T-08")
 @pytest.mark.rule("T-25")
 def test_a_result_that_is_nested_too_deeply_stays_as_it_is() -> None:

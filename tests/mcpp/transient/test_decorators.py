@@ -192,6 +192,22 @@ def test_both_orders_of_transient_and_consumes_keep_both_marks() -> None:
     assert read_mark(call(server, "two", count=8)) == expected
 
 
+@pytest.mark.rule("T-20", "T-27")
+def test_both_orders_of_lean_and_consumes_consume_once() -> None:
+    scratch = Scratch()
+    for decorated in (
+        decorators.lean(scratch)(decorators.consumes(as_list)),
+        decorators.consumes(decorators.lean(scratch)(as_list)),
+    ):
+        server = MCPServer("crm")
+        server.tool(name="tool")(decorated)
+        server.tool()(decorators.redeem_tool(scratch))
+        answer = call(server, "tool", count=8)
+        assert read_mark(answer) == Mark(consumed=True)
+        ref = answer.structured_content["scratch_ref"]
+        assert read_mark(call(server, "redeem_scratch", scratch_ref=ref)) == Mark()
+
+
 @pytest.mark.rule("T-27")
 def test_mistakes_are_told_when_decorating() -> None:
     with pytest.raises(TypeError, match="no parameter 'ids'"):
