@@ -88,11 +88,14 @@ class TransientResult(msgspec.Struct, eq=False):
     state: TransientState = "pending"
     settled_by: str | None = None  # the id of the response that consumed or superseded it
     settled_at: int = -1
+    _summary: str | None = None
 
     @property
     def summary(self) -> str:
         """The server's summary, truncated, or else a generated one (T-17)."""
-        return cut(self.mark.summary or "") or summarize(self.call.original())
+        if self._summary is None:  # it is part of every prompt, and long results take long to read
+            self._summary = cut(self.mark.summary or "") or summarize(self.call.original())
+        return self._summary
 
 
 class Settlement(msgspec.Struct, frozen=True):

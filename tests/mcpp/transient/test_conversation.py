@@ -512,6 +512,20 @@ def test_sizes_of_arguments_that_nest_deeply_are_counted(levels: int) -> None:
     assert "> the summary of 1" in str(chat.conversation.collapse(chat.messages)[1])
 
 
+@pytest.mark.rule("T-17")
+@pytest.mark.parametrize("summary", [None, "a summary " * 50])
+def test_a_summary_is_made_once(summary: str | None) -> None:
+    chat = ApiMessages("chat")
+    id = chat.run("search", transient(text_result("id,name\n" + "1,a\n" * 20), summary))
+    chat.run("store", stored())
+    first = chat.shown()
+    tracked = chat.conversation.find(id)
+    assert tracked is not None
+    made = tracked.summary
+    assert chat.shown() == first
+    assert tracked.summary is made
+
+
 def test_summaries_are_visible_text() -> None:
     marked = transient(text_result(LONG), summary="a\x1b[31mred\u202e\u200dfamily\nof 3")
     assert read_mark(marked).summary == "a[31mred\u200dfamily of 3"
