@@ -150,9 +150,9 @@ class TransientResults:
         """Return the transient result with this response id."""
         return self._by_response.get(response_id)
 
-    def find_handle(self, handle: str) -> TransientResult | None:
-        """Return the transient result with this handle."""
-        return self._by_handle.get(handle)
+    def find_handle(self, handle: object) -> TransientResult | None:
+        """Return the transient result with this handle, which a model may have written."""
+        return self._by_handle.get(handle) if isinstance(handle, str) else None
 
     def has_consumed(self, response_id: str) -> bool:
         """Return whether a response has consumed another result."""

@@ -80,7 +80,9 @@ def replace_results(messages: Sequence[Any], texts: Mapping[Place, str]) -> list
         message = replaced[place.message]
         if place.block is None:
             member = "content" if _member(message, "role") == "tool" else "output"
-            replaced[place.message] = {**_as_dict(message), member: text}
+            block = _text_block(text, _member(message, member))
+            shown = [block] if "cache_control" in block else text
+            replaced[place.message] = {**_as_dict(message), member: shown}
             continue
         if message is messages[place.message]:  # the first result replaced in this message
             message = replaced[place.message] = {
@@ -88,9 +90,16 @@ def replace_results(messages: Sequence[Any], texts: Mapping[Place, str]) -> list
                 "content": list(_member(message, "content")),
             }
         blocks = message["content"]
-        shown = [{"type": "text", "text": text}]
-        blocks[place.block] = {**_as_dict(blocks[place.block]), "content": shown}
+        result = _as_dict(blocks[place.block])
+        blocks[place.block] = {**result, "content": [_text_block(text, result.get("content"))]}
     return replaced
+
+
+def _text_block(text: str, replaced: Any) -> dict[str, Any]:
+    """Return a text as a block, which ends a cached part if a replaced block did."""
+    blocks = replaced if isinstance(replaced, list) else ()
+    ends = [end for block in blocks if (end := _member(block, "cache_control")) is not None]
+    return {"type": "text", "text": text, **({"cache_control": ends[-1]} if ends else {})}
 
 
 def part_tokens(part: Any, count: Counter) -> int:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from mcpp.prompts import expand_tool
+from mcpp.prompts import PromptBuilder, expand_tool
 from mcpp.transient import (
     EXPAND,
     CachePolicy,
@@ -510,6 +510,31 @@ def test_sizes_of_arguments_that_nest_deeply_are_counted(levels: int) -> None:
     chat.run("store", stored())
     chat.messages[-2]["content"][0]["input"] = {"deep": nested(levels)}
     assert "> the summary of 1" in str(chat.conversation.collapse(chat.messages)[1])
+
+
+@pytest.mark.rule("T-16")
+@pytest.mark.parametrize("handle", [["x"], {}, None, 7, "x"])
+def test_a_handle_as_a_model_may_write_it_gives_a_failed_result(handle: Any) -> None:
+    assert Conversation().expand(handle)["isError"]
+    assert PromptBuilder("me").build().expand(handle)["isError"]
+
+
+@pytest.mark.rule("T-25")
+@pytest.mark.parametrize("api", ["anthropic", "chat"])
+def test_a_collapsed_result_still_ends_a_cached_part(api: Api) -> None:
+    chat = ApiMessages(api)
+    chat.run("search", page(1))
+    result = chat.messages[1]["content"][0] if api == "anthropic" else chat.messages[1]
+    end = {"type": "ephemeral"}
+    result["content"] = [
+        {"type": "text", "text": LONG},
+        {"type": "text", "text": LONG, "cache_control": end},
+    ]
+    chat.run("store", stored())
+    shown = chat.conversation.collapse(chat.messages)[1]
+    (block,) = shown["content"][0]["content"] if api == "anthropic" else shown["content"]
+    assert block == {"type": "text", "text": block["text"], "cache_control": end}
+    assert block["text"].endswith("> the summary of 1")
 
 
 @pytest.mark.rule("T-17")
