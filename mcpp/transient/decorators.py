@@ -42,7 +42,8 @@ def transient(rule: Any = True, **options: Any) -> Any:
     """Mark large results of a tool as transient (T-03): `@transient`, `@transient("activity")`.
 
     The argument is the noun for the records in the summary, or a `TransientRule`. `options` are
-    those of the server's tool that change its results, such as `structured_output=False`.
+    those of the server's tool that change its results, such as `structured_output=False`; of
+    several decorators, the one next to the function takes them.
     """
     if callable(rule):
         return _decorated(rule, lambda result: mark_by_rule(result))
@@ -156,6 +157,13 @@ def _decorated(
             ids = read_ids(arguments, named)
             return finish(await function(*arguments, **named), ids)
 
+    elif inspect.isasyncgenfunction(function):
+
+        @functools.wraps(function)
+        async def decorated(*arguments: Any, **named: Any) -> Any:
+            ids = read_ids(arguments, named)
+            return finish([value async for value in function(*arguments, **named)], ids)
+
     else:
 
         @functools.wraps(function)
@@ -241,7 +249,8 @@ def _calling_tool_class() -> Any:
 def _converted(tool: Any, value: Any) -> Any:
     if hasattr(tool, "fn_metadata"):  # mcp
         return tool.fn_metadata.convert_result(value)
-    return tool.convert_result(value).to_mcp_result()
+    values = list(value) if inspect.isgenerator(value) else value  # as its `run` does
+    return tool.convert_result(values).to_mcp_result()
 
 
 def _as_result(made: Any) -> Any:

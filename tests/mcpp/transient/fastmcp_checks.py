@@ -3,7 +3,7 @@
 `tests/agents/adapters/test_frameworks.py` runs this file in an environment of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -40,8 +40,21 @@ def ready() -> ToolResult:
     return ToolResult(content=TEXT, structured_content={"ok": True})
 
 
+def generated() -> Iterator[str]:
+    yield TEXT
+    yield TEXT
+
+
+async def generated_later() -> AsyncIterator[str]:
+    yield TEXT
+    yield TEXT
+
+
 def unannotated():  # type: ignore[no-untyped-def]
     return {"records": [{"id": n} for n in range(20)]}
+
+
+TOOLS = [page, rows, picture, mixed, ready, generated, generated_later, unannotated]
 
 
 async def call(function: Callable[..., Any], **options: Any) -> tuple[Any, Any]:
@@ -55,7 +68,7 @@ async def call(function: Callable[..., Any], **options: Any) -> tuple[Any, Any]:
 
 @pytest.mark.rule("T-27")
 @pytest.mark.parametrize("decorate", [transient, consumes])
-@pytest.mark.parametrize("function", [page, rows, picture, mixed, ready, unannotated])
+@pytest.mark.parametrize("function", TOOLS)
 async def test_a_decorated_tool_returns_what_fastmcp_makes_of_it(
     function: Any, decorate: Any
 ) -> None:
