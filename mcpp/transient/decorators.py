@@ -150,30 +150,33 @@ def _decorated(
             return result
         return mark(result, *ids)
 
-    if inspect.iscoroutinefunction(function):
+    call = _collecting(function) if inspect.isasyncgenfunction(function) else function
+    if inspect.iscoroutinefunction(call):
 
         @functools.wraps(function)
         async def decorated(*arguments: Any, **named: Any) -> Any:
             ids = read_ids(arguments, named)
-            return finish(await function(*arguments, **named), ids)
-
-    elif inspect.isasyncgenfunction(function):
-
-        @functools.wraps(function)
-        async def decorated(*arguments: Any, **named: Any) -> Any:
-            ids = read_ids(arguments, named)
-            return finish([value async for value in function(*arguments, **named)], ids)
+            return finish(await call(*arguments, **named), ids)
 
     else:
 
         @functools.wraps(function)
         def decorated(*arguments: Any, **named: Any) -> Any:
             ids = read_ids(arguments, named)
-            return finish(function(*arguments, **named), ids)
+            return finish(call(*arguments, **named), ids)
 
     if not keeps_schema:
         _state_result(decorated, signature)
     return decorated
+
+
+def _collecting(function: Any) -> Any:
+    """Return a coroutine function with the list of what an asynchronous generator yields."""
+
+    async def collect(*arguments: Any, **named: Any) -> Any:
+        return [value async for value in function(*arguments, **named)]
+
+    return collect
 
 
 def _state_result(decorated: Any, signature: inspect.Signature) -> None:
