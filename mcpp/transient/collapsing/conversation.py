@@ -209,6 +209,14 @@ class Conversation:
             found.append("consumed")
         return tuple(found)
 
+    def settle(self, id: str) -> bool:
+        """Let a pending result, by handle or call id, collapse as if it had been consumed.
+
+        For what no consumer will use, such as expanded content once the model has answered. Return
+        whether there was such a result.
+        """
+        return self._results.settle(id)
+
     def find(self, id: str) -> TransientResult | None:
         """Return the transient result with this handle or call id."""
         return self._results.find(id)

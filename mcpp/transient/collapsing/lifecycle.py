@@ -86,7 +86,7 @@ class TransientResult(msgspec.Struct, eq=False):
     handle: str
     mark: Mark
     state: TransientState = "pending"
-    settled_by: str | None = None  # the id of the response that consumed or superseded it
+    settled_by: str | None = None  # the id of the response that consumed or superseded it, if any
     settled_at: int = -1
     _summary: str | None = None
 
@@ -153,6 +153,14 @@ class TransientResults:
     def find_handle(self, handle: object) -> TransientResult | None:
         """Return the transient result with this handle, which a model may have written."""
         return self._by_handle.get(handle) if isinstance(handle, str) else None
+
+    def settle(self, id: str) -> bool:
+        """Settle a pending result without a consumer; return whether there was one."""
+        tracked = self.find(id)
+        if tracked is None or tracked.state != "pending":
+            return False
+        tracked.state = "consumed"
+        return True
 
     def has_consumed(self, response_id: str) -> bool:
         """Return whether a response has consumed another result."""

@@ -174,6 +174,30 @@ def test_expanded_content_can_be_named(chat: ApiMessages) -> None:
     assert chat.states(again) == ["consumed"]
 
 
+@pytest.mark.rule("T-06")
+@pytest.mark.rule("T-25")
+def test_a_client_settles_what_no_consumer_uses(chat: ApiMessages) -> None:
+    first = chat.run("search", page(1), page=1)
+    chat.run("store", stored())
+    chat.shown()
+    tracked = chat.conversation.find(first)
+    assert tracked is not None
+    again = chat.run(EXPAND, chat.conversation.expand(tracked.handle), handle=tracked.handle)
+    chat.run("store", stored())
+    assert chat.states(again) == ["pending"]
+    assert chat.conversation.settle(again)
+    assert not chat.conversation.settle(again)
+    assert LONG not in chat.shown()
+    late = chat.run("search", page(2), page=2)
+    chat.shown()
+    assert chat.conversation.settle(late)
+    assert "page 2 data" in chat.shown()  # the model has not read it yet
+    chat.says("Done.")
+    assert "page 2 data" not in chat.shown()
+    assert chat.conversation.badges(late) == ("collapsed",)
+    assert not chat.conversation.settle("unknown")
+
+
 @pytest.mark.rule("T-05")
 @pytest.mark.rule("T-11")
 @pytest.mark.parametrize(("server", "tool"), [("client", "search"), ("crm", EXPAND)])
