@@ -14,8 +14,9 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 ENVS       := .venvs
 PYTHONS    := 3.11 3.12 3.13
 FRAMEWORKS := openai-agents langchain pydantic-ai fastmcp
-# For the adapters' tests, without `mcp` of ours: each pins requirements of its own.
-ADAPTED    := openai-agents==0.24.0 langchain==1.4.7 langgraph==1.2.22 pydantic-ai-slim==2.66.0
+# For tests of adapters and of decorated tools, without `mcp` of ours: each pins requirements of its own.
+ADAPTED    := openai-agents==0.24.0 langchain==1.4.7 langgraph==1.2.22 pydantic-ai-slim==2.66.0 \
+	fastmcp==4.1.2
 # The SDK without extras, whose requirements are older than those that the extras need.
 SDK_TESTS      := tests/mcpp tests/interaction tests/gateway/core
 SDK_TEST_TOOLS := pytest==9.2.0 pytest-timeout pytest-xdist hypothesis jsonschema packaging referencing \

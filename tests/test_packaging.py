@@ -55,6 +55,7 @@ FOR_FRAMEWORKS = {
     "fake_langchain.py",
     "fake_openai.py",
     "fake_pydantic.py",
+    "fastmcp_checks.py",
     "framework_checks.py",
 }
 # Programs, which are started and not imported.
@@ -148,7 +149,7 @@ def extras_of(module: str) -> set[str]:
 # Imported only for a hint or a tool that comes from a program which uses the library itself.
 IMPORTED_FOR_USERS = {
     "mcpp.protocol.value_types": {"pydantic"},
-    "mcpp.transient.decorators": {"mcp"},
+    "mcpp.transient.decorators": {"fastmcp", "mcp"},
     "mcpp_agents.adapters.langgraph_agent": {"langchain", "langchain-core", "langgraph"},
     "mcpp_agents.adapters.openai_agent": {"agents", "openai-agents"},
     "mcpp_agents.adapters.pydantic_agent": {"pydantic-ai", "pydantic-ai-slim"},

@@ -121,7 +121,7 @@ class Prompt:
         """
         entries = self._entries_behind(handle)
         if not entries:
-            return failure(f"Unknown handle: {quoting.name(handle)}.")
+            return failure(f"Unknown handle: {quoting.name(str(handle))}.")
         first = entries[0]
         if len(entries) == 1 and first.kind == "result" and first.call is not None:
             result = first.call.original()
@@ -143,7 +143,9 @@ class Prompt:
         ]
         return transient({"content": content})
 
-    def _entries_behind(self, handle: str) -> tuple[PromptEntry, ...]:
+    def _entries_behind(self, handle: object) -> tuple[PromptEntry, ...]:
+        if not isinstance(handle, str):  # a model wrote it
+            return ()
         if handle in self.handles:
             return self._draft.originals[handle]
         return self._draft.folded_results.get(handle, ())

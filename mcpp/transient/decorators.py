@@ -17,40 +17,51 @@ return value, with the marks. The tool's schemas stay as they are.
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
-from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, overload
+from contextvars import copy_context
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, overload
 
 from mcpp.transient import marks
 from mcpp.transient.results import as_json
 from mcpp.transient.scratch import Scratch
 from mcpp.transient.summaries import TransientRule, mark_by_rule
+from mcpp.transient.workflow import Workflow
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+_FASTMCP_CALL: Final = "fastmcp.server.context"  # the module of the type
 
 
 @overload
 def transient(rule: Function) -> Function: ...
 @overload
-def transient(rule: TransientRule | str | bool = True) -> Callable[[Function], Function]: ...
-def transient(rule: Any = True) -> Any:
+def transient(
+    rule: TransientRule | str | bool = True, **options: Any
+) -> Callable[[Function], Function]: ...
+def transient(rule: Any = True, **options: Any) -> Any:
     """Mark large results of a tool as transient (T-03): `@transient`, `@transient("activity")`.
 
-    The argument is the noun for the records in the summary, or a `TransientRule`.
+    The argument is the noun for the records in the summary, or a `TransientRule`. `options` are
+    those of the server's tool that change its results, such as `structured_output=False`; of
+    several decorators, the one next to the function takes them.
     """
     if callable(rule):
         return _decorated(rule, lambda result: mark_by_rule(result))
-    return lambda function: _decorated(function, lambda result: mark_by_rule(result, rule))
+    return lambda function: _decorated(
+        function, lambda result: mark_by_rule(result, rule), options=options
+    )
 
 
 @overload
 def consumes(ids: Function) -> Function: ...
 @overload
-def consumes(ids: str | None = None) -> Callable[[Function], Function]: ...
-def consumes(ids: Any = None) -> Any:
+def consumes(ids: str | None = None, **options: Any) -> Callable[[Function], Function]: ...
+def consumes(ids: Any = None, **options: Any) -> Any:
     """Mark results of a tool as having consumed earlier ones.
 
     `@consumes` consumes the oldest pending result; `@consumes("call_ids")` those that the caller
-    names in that parameter: a list, or a single id. A failed call consumes nothing.
+    names in that parameter: a list, or a single id. A failed call consumes nothing. `options` are
+    as for `transient`.
 
     Raises:
         TypeError: when decorating, if there is no such parameter or it is annotated as a `str`;
@@ -58,8 +69,7 @@ def consumes(ids: Any = None) -> Any:
     """
     if callable(ids):
         return _decorated(ids, _consumed)
-
-    return lambda function: _decorated(function, _consumed, named_by=ids)
+    return lambda function: _decorated(function, _consumed, named_by=ids, options=options)
 
 
 def lean(scratch: Scratch, summary: str | None = None) -> Callable[[Function], Function]:
@@ -75,14 +85,34 @@ def lean(scratch: Scratch, summary: str | None = None) -> Callable[[Function], F
 
 def redeem_tool(scratch: Scratch) -> Callable[[str], Any]:
     """Return the tool `redeem_scratch`, which returns the data behind a `scratch_ref`."""
-    result_type = _result_type()
 
     def redeem_scratch(scratch_ref: str) -> Any:
         """Return the data behind a scratch_ref."""
-        return result_type.model_validate(scratch.redeem(scratch_ref))
+        return scratch.redeem(scratch_ref)
 
-    redeem_scratch.__annotations__["return"] = result_type
-    return redeem_scratch
+    return _returning_result(redeem_scratch)
+
+
+def workflow_tool(workflow: Workflow) -> Callable[[int], Any]:
+    """Return the tool `get_workflow_step`, which returns a step with its hints (T-04)."""
+
+    def get_workflow_step(order: int) -> Any:
+        """Return the instructions of a workflow step, or of all steps of its loop."""
+        return workflow.get_workflow_step(order)
+
+    return _returning_result(get_workflow_step)
+
+
+def _returning_result(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return the function with its JSON result as a `CallToolResult`."""
+    result_type = _result_type()
+
+    @functools.wraps(function)
+    def returning(*arguments: Any, **named: Any) -> Any:
+        return result_type.model_validate(function(*arguments, **named))
+
+    _state_result(returning, inspect.signature(function, eval_str=True))
+    return returning
 
 
 def _consumed(result: Any, ids: Iterable[str] | None = None) -> Any:
@@ -95,6 +125,7 @@ def _decorated(
     *,
     named_by: str | None = None,
     keeps_schema: bool = True,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
     """Return the function with its return value converted to a result, and marked."""
     if not callable(function):
@@ -105,7 +136,7 @@ def _decorated(
     if named_by is not None and _is_text(signature.parameters[named_by].annotation):
         raise TypeError(f"parameter {named_by!r} of {function.__name__} must be a list of ids")
     result_type = _result_type()
-    convert = _converter(signature.return_annotation)
+    convert = _converter(function, signature.return_annotation, options)
 
     def read_ids(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         # Before the function runs: an error afterwards would hide what it has done.
@@ -119,29 +150,43 @@ def _decorated(
             return result
         return mark(result, *ids)
 
-    if inspect.iscoroutinefunction(function):
+    call = _collecting(function) if inspect.isasyncgenfunction(function) else function
+    if inspect.iscoroutinefunction(call):
 
         @functools.wraps(function)
         async def decorated(*arguments: Any, **named: Any) -> Any:
             ids = read_ids(arguments, named)
-            return finish(await function(*arguments, **named), ids)
+            return finish(await call(*arguments, **named), ids)
 
     else:
 
         @functools.wraps(function)
         def decorated(*arguments: Any, **named: Any) -> Any:
             ids = read_ids(arguments, named)
-            return finish(function(*arguments, **named), ids)
+            return finish(call(*arguments, **named), ids)
 
     if not keeps_schema:
-        # Servers read both; another schema than the result's would make them refuse it.
-        stated = signature.replace(return_annotation=result_type)
-        decorated.__signature__ = stated  # type: ignore[attr-defined]
-        hints = {name: one.annotation for name, one in signature.parameters.items()}
-        hints = {name: hint for name, hint in hints.items() if hint is not inspect.Parameter.empty}
-        decorated.__annotations__ = {**hints, "return": result_type}
-        del decorated.__wrapped__
+        _state_result(decorated, signature)
     return decorated
+
+
+def _collecting(function: Any) -> Any:
+    """Return a coroutine function with the list of what an asynchronous generator yields."""
+
+    async def collect(*arguments: Any, **named: Any) -> Any:
+        return [value async for value in function(*arguments, **named)]
+
+    return collect
+
+
+def _state_result(decorated: Any, signature: inspect.Signature) -> None:
+    """Annotate a wrapper as returning a result: servers refuse another schema than the result's."""
+    result_type = _result_type()
+    decorated.__signature__ = signature.replace(return_annotation=result_type)
+    hints = {name: one.annotation for name, one in signature.parameters.items()}
+    hints = {name: hint for name, hint in hints.items() if hint is not inspect.Parameter.empty}
+    decorated.__annotations__ = {**hints, "return": result_type}
+    del decorated.__wrapped__  # servers read both
 
 
 def _is_text(annotation: Any) -> bool:
@@ -166,29 +211,60 @@ def _as_ids(value: Any, parameter: str) -> list[str] | None:
     return list(value)
 
 
-def _converter(annotation: Any) -> Callable[[Any], Any]:
-    """Return the server's own conversion of a return value to a result."""
-    result_type = _result_type()
+def _converter(function: Any, annotation: Any, options: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """Return the conversion of return values by the server that calls the function.
+
+    It is that of a tool of the server's own class, with the function's annotation.
+    """
 
     def stub() -> None: ...
 
+    name = getattr(function, "__name__", "")
+    stub.__name__ = name if name.isidentifier() else "tool"  # servers name it in their errors
     stub.__signature__ = inspect.Signature(return_annotation=annotation)  # type: ignore[attr-defined]
     stub.__annotations__ = {} if annotation is inspect.Signature.empty else {"return": annotation}
-    metadata = _func_metadata()(stub)
+    final = _final_types()
+    tools: dict[Any, Any] = {}  # by class
 
     def convert(value: Any) -> Any:
-        if isinstance(value, result_type):
+        if isinstance(value, final):
             return value
-        made = metadata.convert_result(value)
-        if not isinstance(made, list | tuple):
-            return made
-        # mcp 1 returns the content, or a pair of the content and the structured content.
-        content, structured = made if isinstance(made, tuple) else (made, None)
-        blocks = [block.model_dump(mode="json", by_alias=True) for block in content]
-        made = {"content": blocks, "structuredContent": structured}
-        return result_type.model_validate(made)
+        tool_class = _calling_tool_class()
+        if tool_class not in tools:
+            tools[tool_class] = tool_class.from_function(stub, **options)
+        return _as_result(_converted(tools[tool_class], value))
 
     return convert
+
+
+def _calling_tool_class() -> Any:
+    """Return the class of the tools of the server that calls: fastmcp, or else `mcp`."""
+    # Only a call of fastmcp sets this variable; to import fastmcp for it would take 0.4 s.
+    if any(type(one).__module__ == _FASTMCP_CALL for one in copy_context().values()):
+        from fastmcp.tools import Tool
+    else:
+        try:
+            from mcp.server.mcpserver.tools import Tool
+        except ModuleNotFoundError:  # mcp 1
+            from mcp.server.fastmcp.tools import Tool  # type: ignore[import-not-found]
+    return Tool
+
+
+def _converted(tool: Any, value: Any) -> Any:
+    if hasattr(tool, "fn_metadata"):  # mcp
+        return tool.fn_metadata.convert_result(value)
+    values = list(value) if inspect.isgenerator(value) else value  # as its `run` does
+    return tool.convert_result(values).to_mcp_result()
+
+
+def _as_result(made: Any) -> Any:
+    """Return what a server made as a `CallToolResult`."""
+    if not isinstance(made, list | tuple):
+        return made
+    # The content, or a pair of the content and the structured content.
+    content, structured = made if isinstance(made, tuple) else (made, None)
+    blocks = [block.model_dump(mode="json", by_alias=True) for block in content]
+    return _result_type().model_validate({"content": blocks, "structuredContent": structured})
 
 
 def _result_type() -> Any:
@@ -197,11 +273,9 @@ def _result_type() -> Any:
     return CallToolResult
 
 
-def _func_metadata() -> Any:
-    try:
-        from mcp.server.mcpserver.utilities.func_metadata import func_metadata
-    except ModuleNotFoundError:  # mcp 1
-        from mcp.server.fastmcp.utilities.func_metadata import (  # type: ignore[import-not-found,no-redef]
-            func_metadata,
-        )
-    return func_metadata
+def _final_types() -> tuple[Any, ...]:
+    """Return the types that servers do not convert: a result, and a question to the user."""
+    from mcp import types
+
+    question = getattr(types, "InputRequiredResult", None)  # not in mcp 1
+    return tuple(filter(None, (types.CallToolResult, question)))

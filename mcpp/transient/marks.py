@@ -17,6 +17,7 @@ MAX_SUMMARY_CHARS: Final = 240
 _CONTEXT: Final = "context"
 _HINTS: Final = "contextHints"
 _PREFIX: Final = "mcpp/"
+_EFFECTS: Final = ("consumed", "consumes")
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -129,6 +130,29 @@ def read_hints(result: Result | ResultModel) -> list[Hint]:
         if isinstance(tool, str) and isinstance(consumer, str):
             found.append(Hint(tool, consumer, step if isinstance(step, int) else None))
     return found
+
+
+def with_effects(answer: Result, result: Result) -> dict[str, Any]:
+    """Return the answer with a result's marks of what its call did: consumption and hints."""
+    mark, hints = read_mark(result), read_hints(result)
+    marked = consumed(answer, mark.consumes) if mark.consumed else dict(answer)
+    return with_context_hints(marked, hints) if hints else marked
+
+
+def without_effects(result: Result) -> dict[str, Any]:
+    """Return the result without these marks."""
+    meta = result.get("_meta")
+    if not isinstance(meta, Mapping):
+        return dict(result)
+    kept = {}
+    for name, value in meta.items():
+        if name.removeprefix(_PREFIX) == _CONTEXT and isinstance(value, Mapping):
+            rest = {key: one for key, one in value.items() if key not in _EFFECTS}
+            kept.update({name: rest} if rest else {})
+        elif name.removeprefix(_PREFIX) != _HINTS or not isinstance(value, list):
+            kept[name] = value
+    others = {name: value for name, value in result.items() if name != "_meta"}
+    return {**others, "_meta": kept} if kept else others
 
 
 def cut(text: str, limit: int = MAX_SUMMARY_CHARS) -> str:

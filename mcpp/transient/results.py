@@ -7,6 +7,8 @@ pydantic's `model_dump` and `model_validate` is read as a result.
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, Self, TypeVar, overload
 
+import msgspec
+
 Result = Mapping[str, Any]
 """An MCP `CallToolResult` as JSON: `content`, perhaps `structuredContent`, `isError`, `_meta`."""
 
@@ -45,3 +47,20 @@ def changed(
     if isinstance(result, Mapping):
         return change(result)
     return type(result).model_validate(change(as_json(result)))
+
+
+def encoded(value: Any, **options: Any) -> bytes:
+    """Return a JSON value as bytes, with U+FFFD for invalid Unicode."""
+    try:
+        return msgspec.json.encode(value, **options)
+    except UnicodeEncodeError:  # half of a surrogate pair, which Python's JSON parser lets through
+        return msgspec.json.encode(_valid(value), **options)
+
+
+def _valid(value: Any) -> Any:
+    """Return a copy of a JSON value with U+FFFD for invalid Unicode."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, Mapping):
+        return {_valid(name): _valid(member) for name, member in value.items()}
+    return [_valid(each) for each in value] if isinstance(value, (list, tuple)) else value

@@ -10,8 +10,8 @@ from typing import Any, Final, overload
 
 import msgspec
 
-from mcpp.transient.marks import cut
-from mcpp.transient.results import ModelT, Result, changed
+from mcpp.transient.marks import cut, with_effects, without_effects
+from mcpp.transient.results import ModelT, Result, changed, encoded
 from mcpp.transient.summaries import summarize
 
 REDEEM: Final[dict[str, Any]] = {
@@ -42,24 +42,26 @@ class Scratch:
     def keep(self, result: Result | ModelT, summary: str | None = None) -> dict[str, Any] | ModelT:
         """Store a result and return its replacement: the summary and the `scratch_ref`.
 
-        An error is returned unchanged, since the model has to read it.
+        An error is returned unchanged, since the model has to read it. The marks of what the call
+        did, consumption and hints, are those of the replacement; the others stay with the data.
         """
         return changed(result, lambda given: self._keep(given, summary))
 
     def _keep(self, result: Result, summary: str | None) -> dict[str, Any]:
         if result.get("isError"):
             return dict(result)
-        data = msgspec.json.encode(result)
+        data = encoded(without_effects(result))
         ref = "scratch-" + hashlib.sha256(data).hexdigest()[:24]
         self._kept.pop(ref, None)
         self._kept[ref] = data
         if len(self._kept) > self._max_results:
             del self._kept[next(iter(self._kept))]
         text = cut(summary) if summary is not None else summarize(result)
-        return {
+        answer = {
             "content": [{"type": "text", "text": f"{text} [scratch_ref: {ref}]"}],
             "structuredContent": {"summary": text, "scratch_ref": ref},
         }
+        return with_effects(answer, result)
 
     def redeem(self, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
         """Return the result behind a reference, or a tool error if it is unknown or evicted."""

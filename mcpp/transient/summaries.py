@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, overload
 
-import msgspec
-
 from mcpp.tokens import estimate
 from mcpp.transient.marks import cut, read_mark, transient
-from mcpp.transient.results import ModelT, Result, ResultModel, as_json, changed
-from mcpp.transient.tables import read_table
+from mcpp.transient.results import ModelT, Result, ResultModel, as_json, changed, encoded
+from mcpp.transient.tables import read_table, stripped
 
 SHOWN_IDS: Final = 3
 _GENERIC: Final = frozenset({"records", "items", "results", "data", "rows", "entries", "result"})
@@ -118,7 +116,7 @@ def blocks_of(result: Result) -> list[Mapping[str, Any]]:
 
 def compact(value: Any) -> str:
     """Return a value as compact JSON, keys in their original order."""
-    return msgspec.json.encode(value).decode()
+    return encoded(value).decode()
 
 
 def _read_text(result: Result) -> Any:
@@ -126,11 +124,14 @@ def _read_text(result: Result) -> Any:
 
     Some servers send a list as one block of JSON for each record.
     """
-    texts = [block.get("text") for block in blocks_of(result)]
-    if len(texts) == 1 and isinstance(texts[0], str):
+    blocks = blocks_of(result)
+    texts = [stripped(text) for block in blocks if isinstance(text := block.get("text"), str)]
+    if not texts or len(texts) < len(blocks):
+        return None
+    if len(texts) == 1:
         is_json = texts[0][:1] in ("[", "{")
         return _parsed(texts[0]) if is_json else read_table(texts[0])
-    if texts and all(isinstance(text, str) and text[:1] == "{" for text in texts):
+    if all(text[:1] == "{" for text in texts):
         records = [_parsed(text) for text in texts]
         return None if None in records else records
     return None

@@ -3,6 +3,8 @@
 Only texts that are certainly tables count: prose with a few commas must not be summarised as "3
 records". A Markdown table needs its delimiter line; CSV needs a header of distinct names and at
 least two rows, all with the same number of fields, at least two. A quoted field may have lines.
+Names after the first may be years; with a space after each comma, as in prose, a column must have
+values with digits only.
 `mcpp_gateway/inspector/state/results/tables.js` does the same.
 """
 
@@ -16,6 +18,8 @@ _MAX_CHARS: Final = 2_000_000
 _DELIMITER_LINE: Final = re.compile(r"\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)+\|?")  # of a stripped line
 _CELL_BREAK: Final = re.compile(r"(?<!\\)\|")
 _is_name = re.compile(r"_*[^\W\d_][\w .#/()%$-]{0,39}").fullmatch
+_has_digit = re.compile("[0-9]").search
+_is_year = re.compile(r"[12][0-9]{3}(?:[-/. ]?[A-Z0-9]{1,3})?").fullmatch
 _DELIMITERS: Final = (",", ";", "\t")
 _MIN_ROWS: Final = 2
 _MAX_LINES: Final = 64  # of one row: with more, a quotation mark is probably a mistake
@@ -28,8 +32,13 @@ def read_table(text: str) -> list[Record] | None:
     """
     if len(text) > _MAX_CHARS:
         return None
-    lines = [line.strip("\r") for line in text.strip().split("\n")]
+    lines = [line.strip("\r") for line in stripped(text).split("\n")]
     return _read_markdown(lines) or _read_csv(lines)
+
+
+def stripped(text: str) -> str:
+    """Return a text without spaces around it, nor the byte order mark that spreadsheets write."""
+    return text.strip().removeprefix("\ufeff").strip()
 
 
 def _read_markdown(lines: list[str]) -> list[Record] | None:
@@ -60,10 +69,32 @@ def _read_csv(lines: list[str]) -> list[Record] | None:
         if not rows:
             continue
         names = [name.strip() for name in rows[0]]
-        is_header = len(set(names)) == len(names) > 1 and all(map(_is_name, names))
-        if is_header and len(rows) > _MIN_ROWS and all(len(row) == len(names) for row in rows):
-            return [dict(zip(names, row, strict=True)) for row in rows[1:]]
+        if len(rows) > _MIN_ROWS and all(len(row) == len(names) for row in rows):
+            columns = list(zip(*rows[1:], strict=True))
+            if _is_header(names, columns) and (_has_values(columns) or not _is_spaced(rows[0])):
+                return [dict(zip(names, row, strict=True)) for row in rows[1:]]
     return None
+
+
+def _is_header(names: list[str], columns: list[tuple[str, ...]]) -> bool:
+    """Return whether these are distinct names: words or, after the first, years of other values."""
+    if not len(set(names)) == len(names) > 1 or not _is_name(names[0]):
+        return False
+    return all(
+        _is_name(name) or (_is_year(name) and not all(_is_year(cell.strip()) for cell in column))
+        for name, column in zip(names, columns, strict=True)
+    )
+
+
+def _is_spaced(header: list[str]) -> bool:
+    return all(name.startswith(" ") for name in header[1:])
+
+
+def _has_values(columns: list[tuple[str, ...]]) -> bool:
+    """Return whether each cell of some column is one word with a digit."""
+    return any(
+        all(len(cell.split()) == 1 and _has_digit(cell) for cell in column) for column in columns
+    )
 
 
 def _rows(lines: list[str], delimiter: str) -> list[list[str]] | None:

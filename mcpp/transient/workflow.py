@@ -48,7 +48,11 @@ class WorkflowStep:
 
 
 class Workflow:
-    """An ordered list of steps. Serve `get_workflow_step` as a tool of that name."""
+    """An ordered list of steps, of which `get_workflow_step` returns tool results.
+
+    A server of the package `mcp` or of `fastmcp` serves `decorators.workflow_tool(workflow)`: it
+    would send a JSON object as text, without the hints (T-27).
+    """
 
     def __init__(self, steps: Iterable[WorkflowStep | dict[str, Any]]) -> None:
         self._steps: dict[int, WorkflowStep] = {}
@@ -63,7 +67,7 @@ class Workflow:
         self._steps = dict(sorted(self._steps.items()))
 
     def get_workflow_step(self, order: int) -> dict[str, Any]:
-        """Return a tool result with the step's text and hints; a loop's steps come together."""
+        """Return a tool result, as JSON, with the step's text and hints; a loop's come together."""
         step = self._steps.get(order)
         if step is None:
             known = ", ".join(map(str, self._steps)) or "none"

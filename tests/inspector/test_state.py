@@ -263,9 +263,22 @@ def test_badges_and_summaries_equal_those_of_the_sdk(node: Node, log: list[Envel
     assert node.call("track", envelopes=as_json(log)) == expected
 
 
-CELLS = st.sampled_from(["x", "", '"', '"x,y"', '"x\ny"', '"x""y"', '"x"y', "x\ry", "|", "-"])
+CELLS = st.sampled_from(
+    ["x", "", '"', '"x,y"', '"x\ny"', '"x""y"', '"x"y', "x\ry", "|", "-", " 1", " x y", "1999"]
+)
 TEXTS = st.tuples(
-    st.sampled_from(["a,b\n", "a;b\n", "|a|b|\n|-|:-:|\n", '"a\nc",b\n', ""]),
+    st.sampled_from(
+        [
+            "a,b\n",
+            "a;b\n",
+            "a, b\n",
+            "a,1999\n",
+            "\ufeffa,b\n",
+            "|a|b|\n|-|:-:|\n",
+            '"a\nc",b\n',
+            "",
+        ]
+    ),
     st.lists(st.lists(CELLS, max_size=3), max_size=5),
     st.sampled_from(",;|"),
     st.sampled_from(["\n", "\r\n"]),

@@ -15,7 +15,7 @@ model has read it. The rules are those of a pod's log, by the same code (T-25).
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import msgspec
 
@@ -40,7 +40,7 @@ from mcpp.transient.collapsing.messages import (
     replace_results,
 )
 from mcpp.transient.marks import transient
-from mcpp.transient.results import Result, ResultModel, as_json
+from mcpp.transient.results import Result, ResultModel, as_json, encoded
 
 _CLIENT: Final = "client"  # names of servers get a prefix, so none is equal
 _SERVER: Final = "server:"
@@ -86,7 +86,7 @@ class ConversationCall(msgspec.Struct, eq=False):
 
     def deduplication_key(self) -> tuple[object, ...]:
         """Return a key shared by calls with equal server, tool and arguments."""
-        return (self.server, self.tool, _encoded(self.arguments, order="sorted", enc_hook=repr))
+        return (self.server, self.tool, encoded(self.arguments, order="sorted", enc_hook=repr))
 
 
 class _PlacedResult(msgspec.Struct):
@@ -143,14 +143,21 @@ class Conversation:
         else:
             given = as_json(result)
         owner = _CLIENT if tool == EXPAND and self._has_expanded(given) else _SERVER + server
-        self._added[call_id] = ConversationCall(call_id, tool, owner, _CLIENT, _encoded(given))
+        self._added[call_id] = ConversationCall(call_id, tool, owner, _CLIENT, encoded(given))
 
-    def collapse(self, messages: Sequence[Any]) -> list[Any]:
+    @overload
+    def collapse(self, messages: str) -> str: ...
+    @overload
+    def collapse(self, messages: Sequence[Any]) -> list[Any]: ...
+    def collapse(self, messages: Sequence[Any]) -> list[Any] | str:
         """Return the messages with consumed results replaced by their summaries.
 
-        They are Anthropic's `messages`, or OpenAI's `messages` or `input`. The given list and its
-        members do not change: keep appending to it, and pass all of it again for the next call.
+        They are Anthropic's `messages`, or OpenAI's `messages` or `input`; a text as `input` has no
+        results. The given list and its members do not change: keep appending to it, and pass all
+        of it again for the next call.
         """
+        if isinstance(messages, str):
+            return messages
         parts = list(read_parts(messages))
         places: dict[str, Place] = {}
         positions: dict[str, int] = {}
@@ -201,6 +208,14 @@ class Conversation:
         if self._results.has_consumed(call_id):
             found.append("consumed")
         return tuple(found)
+
+    def settle(self, id: str) -> bool:
+        """Let a pending result, by handle or call id, collapse as if it had been consumed.
+
+        For what no consumer will use, such as expanded content once the model has answered. Return
+        whether there was such a result.
+        """
+        return self._results.settle(id)
 
     def find(self, id: str) -> TransientResult | None:
         """Return the transient result with this handle or call id."""
@@ -300,20 +315,4 @@ def _members_of(value: Any) -> Iterable[Any] | None:
 
 def _content_of(result: Result) -> bytes:
     content = [result.get("content"), result.get("structuredContent")]
-    return _encoded(content, order="sorted")
-
-
-def _encoded(value: Any, **options: Any) -> bytes:
-    try:
-        return msgspec.json.encode(value, **options)
-    except UnicodeEncodeError:  # half of a surrogate pair, which Python's JSON parser lets through
-        return msgspec.json.encode(_valid(value), **options)
-
-
-def _valid(value: Any) -> Any:
-    """Return a copy of a JSON value with U+FFFD for invalid Unicode."""
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, Mapping):
-        return {_valid(name): _valid(member) for name, member in value.items()}
-    return [_valid(each) for each in value] if isinstance(value, (list, tuple)) else value
+    return encoded(content, order="sorted")

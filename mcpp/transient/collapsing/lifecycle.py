@@ -86,13 +86,16 @@ class TransientResult(msgspec.Struct, eq=False):
     handle: str
     mark: Mark
     state: TransientState = "pending"
-    settled_by: str | None = None  # the id of the response that consumed or superseded it
+    settled_by: str | None = None  # the id of the response that consumed or superseded it, if any
     settled_at: int = -1
+    _summary: str | None = None
 
     @property
     def summary(self) -> str:
         """The server's summary, truncated, or else a generated one (T-17)."""
-        return cut(self.mark.summary or "") or summarize(self.call.original())
+        if self._summary is None:  # it is part of every prompt, and long results take long to read
+            self._summary = cut(self.mark.summary or "") or summarize(self.call.original())
+        return self._summary
 
 
 class Settlement(msgspec.Struct, frozen=True):
@@ -147,9 +150,17 @@ class TransientResults:
         """Return the transient result with this response id."""
         return self._by_response.get(response_id)
 
-    def find_handle(self, handle: str) -> TransientResult | None:
-        """Return the transient result with this handle."""
-        return self._by_handle.get(handle)
+    def find_handle(self, handle: object) -> TransientResult | None:
+        """Return the transient result with this handle, which a model may have written."""
+        return self._by_handle.get(handle) if isinstance(handle, str) else None
+
+    def settle(self, id: str) -> bool:
+        """Settle a pending result without a consumer; return whether there was one."""
+        tracked = self.find(id)
+        if tracked is None or tracked.state != "pending":
+            return False
+        tracked.state = "consumed"
+        return True
 
     def has_consumed(self, response_id: str) -> bool:
         """Return whether a response has consumed another result."""
@@ -304,7 +315,7 @@ _EMPTY: Final[deque[TransientResult]] = deque()
 
 def new_handle(id: str, length: int = 8) -> str:
     """Return a short digest of an id: few tokens, the same in every prompt."""
-    return hashlib.sha256(id.encode()).hexdigest()[:length]
+    return hashlib.sha256(id.encode(errors="surrogatepass")).hexdigest()[:length]
 
 
 def collapsed_text(tracked: TransientResult) -> str:

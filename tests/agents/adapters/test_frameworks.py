@@ -1,4 +1,4 @@
-"""The adapters for other frameworks, checked in an environment that has the frameworks.
+"""The adapters and decorators for other frameworks, in an environment that has these.
 
 Each pins requirements of its own, so they are not in the extra `dev`: `make setup-frameworks`
 installs them beside the SDK without extras.
@@ -15,18 +15,21 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PYTHON = ROOT / ".venvs" / "frameworks" / "bin" / "python"
-CHECKS = Path(__file__).with_name("framework_checks.py")
+CHECKS = (
+    Path(__file__).with_name("framework_checks.py"),
+    ROOT / "tests" / "mcpp" / "transient" / "fastmcp_checks.py",
+)
 ADAPTERS = ROOT / "mcpp_agents" / "adapters"
 FRAMEWORKS = {"agents", "langchain", "langchain_core", "langgraph", "pydantic_ai"}
 BASE = {"anyio", "mcpp", "mcpp_agents", "msgspec"}
 
 
 @pytest.mark.slow
-def test_agents_of_other_frameworks_work_in_a_pod() -> None:
+def test_agents_and_tools_of_other_frameworks_work() -> None:
     if not PYTHON.exists() or not (PYTHON.parents[1] / ".installed").exists():
         pytest.skip("the frameworks are not installed: make setup-frameworks")
     done = subprocess.run(
-        [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", CHECKS],
+        [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", *CHECKS],
         cwd=ROOT,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
         capture_output=True,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from mcpp.prompts import expand_tool
+from mcpp.prompts import PromptBuilder, expand_tool
 from mcpp.transient import (
     EXPAND,
     CachePolicy,
@@ -172,6 +172,30 @@ def test_expanded_content_can_be_named(chat: ApiMessages) -> None:
     again = chat.run(EXPAND, chat.conversation.expand(tracked.handle), handle=tracked.handle)
     chat.run("store", consumed(text_result("ok"), [again]))
     assert chat.states(again) == ["consumed"]
+
+
+@pytest.mark.rule("T-06")
+@pytest.mark.rule("T-25")
+def test_a_client_settles_what_no_consumer_uses(chat: ApiMessages) -> None:
+    first = chat.run("search", page(1), page=1)
+    chat.run("store", stored())
+    chat.shown()
+    tracked = chat.conversation.find(first)
+    assert tracked is not None
+    again = chat.run(EXPAND, chat.conversation.expand(tracked.handle), handle=tracked.handle)
+    chat.run("store", stored())
+    assert chat.states(again) == ["pending"]
+    assert chat.conversation.settle(again)
+    assert not chat.conversation.settle(again)
+    assert LONG not in chat.shown()
+    late = chat.run("search", page(2), page=2)
+    chat.shown()
+    assert chat.conversation.settle(late)
+    assert "page 2 data" in chat.shown()  # the model has not read it yet
+    chat.says("Done.")
+    assert "page 2 data" not in chat.shown()
+    assert chat.conversation.badges(late) == ("collapsed",)
+    assert not chat.conversation.settle("unknown")
 
 
 @pytest.mark.rule("T-05")
@@ -340,6 +364,18 @@ def test_invalid_unicode_in_a_result_or_in_arguments_is_replaced() -> None:
     assert original["extra"] == {"\ufffd": ["\U0001f600"]}
 
 
+@pytest.mark.rule("T-25")
+def test_an_id_may_be_invalid_unicode() -> None:
+    chat = ApiMessages("chat")
+    chat.run("search", page(1))
+    chat.run("store", stored())
+    renamed = json.loads(json.dumps(chat.messages).replace('"c1"', '"\\ud800"'))
+    conversation = Conversation()
+    conversation.add_result("search", "\ud800", page(1))
+    conversation.add_result("store", "c2", stored())
+    assert "> the summary of 1" in conversation.collapse(renamed)[1]["content"]
+
+
 @pytest.mark.rule("T-08")
 @pytest.mark.rule("T-25")
 def test_a_result_that_is_nested_too_deeply_stays_as_it_is() -> None:
@@ -412,6 +448,131 @@ def test_calls_with_arguments_that_nest_too_deeply_are_not_copies() -> None:
         chat.messages[-1]["content"][0]["input"] = {"deep": nested(980)}
         chat.answers("search", ids[-1], page(1))
     assert chat.states(*ids) == ["pending", "pending"]
+
+
+@pytest.mark.rule("T-25")
+def test_a_text_is_returned_as_it_is() -> None:
+    assert Conversation().collapse("hello") == "hello"
+
+
+@pytest.mark.rule("T-25")
+@pytest.mark.parametrize("custom", ["search", "store"])
+def test_custom_tools_of_the_responses_api_fetch_and_consume(custom: str) -> None:
+    chat = ApiMessages("responses")
+    chat.run("search", page(1), page=1)
+    chat.run("store", stored())
+    tools = {"c1": "search", "c2": "store"}
+    for message in chat.messages:
+        if tools[message["call_id"]] == custom:
+            message["type"] = message["type"].replace("function_call", "custom_tool_call")
+            message["input"] = message.pop("arguments", None)
+    shown = chat.conversation.collapse(chat.messages)
+    assert shown[1] == {**chat.messages[1], "output": shown[1]["output"]}
+    assert shown[1]["output"].endswith("> the summary of 1")
+
+
+@pytest.mark.rule("T-06")
+@pytest.mark.rule("T-25")
+def test_a_call_that_the_api_answers_itself_shows_that_the_model_has_read() -> None:
+    chat = ApiMessages("responses")
+    for id in chat.calls(("search", {"page": 1}), ("search", {"page": 1})):
+        chat.answers("search", id, page(1))
+    assert chat.shown().count("page 1 data") == 2
+    chat.messages.append({"type": "web_search_call", "id": "w1", "status": "completed"})
+    assert chat.shown().count("page 1 data") == 1
+
+
+@pytest.mark.rule("T-25")
+def test_calls_count_once_in_every_api() -> None:
+    collapsed = set()
+    for api in APIS:
+        chat = ApiMessages(api, cache=CachePolicy())
+        chat.run("search", transient(text_result("word " * 2000), "page"), page=1)
+        found = 0
+        for number in range(100):
+            copied = copy.deepcopy(chat)
+            copied.run("store", stored(), finding="some text here " * number * 10)
+            copied.says("next")
+            found += "> page" in copied.shown()
+        collapsed.add(found // 5)
+    assert len(collapsed) == 1
+    assert 0 < collapsed.pop() < 20
+
+
+PDF = "JVBERi0x" * 60_000
+
+
+@pytest.mark.rule("T-25")
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"type": "document", "source": {"type": "base64", "data": PDF}},
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": PDF}},
+        {"type": "input_file", "file_data": PDF},
+        {"type": "input_audio", "input_audio": {"format": "wav", "data": PDF}},
+    ],
+    ids=lambda content: content["type"],
+)
+def test_encoded_files_count_as_pages_not_as_text(content: dict[str, Any]) -> None:
+    def collapses(block: dict[str, Any]) -> bool:
+        chat = ApiMessages("anthropic", cache=CachePolicy())
+        chat.run("search", transient(text_result(LONG * 60), "page"), page=1)
+        chat.run("store", stored())
+        chat.messages.append({"role": "user", "content": [block]})
+        chat.says("next")
+        return "> page" in chat.shown()
+
+    assert collapses(content)
+    assert not collapses({"type": "document", "source": {"type": "text", "data": PDF}})
+
+
+@pytest.mark.rule("T-25")
+@pytest.mark.parametrize("levels", [500, 900, 5_000])
+def test_sizes_of_arguments_that_nest_deeply_are_counted(levels: int) -> None:
+    chat = ApiMessages("anthropic", cache=CachePolicy())
+    chat.run("search", page(1), page=1)
+    chat.run("store", stored())
+    chat.messages[-2]["content"][0]["input"] = {"deep": nested(levels)}
+    assert "> the summary of 1" in str(chat.conversation.collapse(chat.messages)[1])
+
+
+@pytest.mark.rule("T-16")
+@pytest.mark.parametrize("handle", [["x"], {}, None, 7, "x"])
+def test_a_handle_as_a_model_may_write_it_gives_a_failed_result(handle: Any) -> None:
+    assert Conversation().expand(handle)["isError"]
+    assert PromptBuilder("me").build().expand(handle)["isError"]
+
+
+@pytest.mark.rule("T-25")
+@pytest.mark.parametrize("api", ["anthropic", "chat"])
+def test_a_collapsed_result_still_ends_a_cached_part(api: Api) -> None:
+    chat = ApiMessages(api)
+    chat.run("search", page(1))
+    result = chat.messages[1]["content"][0] if api == "anthropic" else chat.messages[1]
+    end = {"type": "ephemeral"}
+    result["content"] = [
+        {"type": "text", "text": LONG},
+        {"type": "text", "text": LONG, "cache_control": end},
+    ]
+    chat.run("store", stored())
+    shown = chat.conversation.collapse(chat.messages)[1]
+    (block,) = shown["content"][0]["content"] if api == "anthropic" else shown["content"]
+    assert block == {"type": "text", "text": block["text"], "cache_control": end}
+    assert block["text"].endswith("> the summary of 1")
+
+
+@pytest.mark.rule("T-17")
+@pytest.mark.parametrize("summary", [None, "a summary " * 50])
+def test_a_summary_is_made_once(summary: str | None) -> None:
+    chat = ApiMessages("chat")
+    id = chat.run("search", transient(text_result("id,name\n" + "1,a\n" * 20), summary))
+    chat.run("store", stored())
+    first = chat.shown()
+    tracked = chat.conversation.find(id)
+    assert tracked is not None
+    made = tracked.summary
+    assert chat.shown() == first
+    assert tracked.summary is made
 
 
 def test_summaries_are_visible_text() -> None:

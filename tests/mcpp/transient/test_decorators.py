@@ -14,6 +14,7 @@ from mcpp.transient import (
     Mark,
     Scratch,
     TransientRule,
+    Workflow,
     consumed,
     mark_by_rule,
     read_hints,
@@ -106,6 +107,19 @@ def test_a_decorated_tool_has_the_same_schemas_and_content_and_a_mark(function: 
     assert not read_mark(call(marked, "tool", count=0)).transient
 
 
+@pytest.mark.rule("T-27")
+@pytest.mark.parametrize("decorator", [decorators.transient, decorators.consumes])
+def test_the_options_of_the_tool_are_given_to_the_decorator_too(decorator: Any) -> None:
+    plain, marked = MCPServer("plain"), MCPServer("marked")
+    plain.tool(name="tool", structured_output=False)(as_list)
+    decorated = decorator(structured_output=False)(as_list)
+    marked.tool(name="tool", structured_output=False)(decorated)
+    expected, found = call(plain, "tool", count=8), call(marked, "tool", count=8)
+    assert found.content == expected.content
+    assert found.structured_content is expected.structured_content is None
+    assert read_mark(found) != Mark()
+
+
 def as_json_text(count: int) -> str:
     return json.dumps([{"id": n} for n in range(72, 72 + count)])
 
@@ -178,6 +192,22 @@ def test_both_orders_of_transient_and_consumes_keep_both_marks() -> None:
     assert read_mark(call(server, "two", count=8)) == expected
 
 
+@pytest.mark.rule("T-20", "T-27")
+def test_both_orders_of_lean_and_consumes_consume_once() -> None:
+    scratch = Scratch()
+    for decorated in (
+        decorators.lean(scratch)(decorators.consumes(as_list)),
+        decorators.consumes(decorators.lean(scratch)(as_list)),
+    ):
+        server = MCPServer("crm")
+        server.tool(name="tool")(decorated)
+        server.tool()(decorators.redeem_tool(scratch))
+        answer = call(server, "tool", count=8)
+        assert read_mark(answer) == Mark(consumed=True)
+        ref = answer.structured_content["scratch_ref"]
+        assert read_mark(call(server, "redeem_scratch", scratch_ref=ref)) == Mark()
+
+
 @pytest.mark.rule("T-27")
 def test_mistakes_are_told_when_decorating() -> None:
     with pytest.raises(TypeError, match="no parameter 'ids'"):
@@ -241,6 +271,21 @@ def test_a_lean_tool_returns_a_reference_that_another_tool_redeems(function: Any
     assert redeemed.content == expected.content
     assert redeemed.structured_content == expected.structured_content
     assert call(server, "redeem_scratch", scratch_ref="other").is_error
+
+
+@pytest.mark.rule("T-04")
+@pytest.mark.rule("T-27")
+def test_a_workflow_is_served_with_its_hints() -> None:
+    hint = {"lifecycle": "transient", "consumedBy": "store"}
+    workflow = Workflow([{"order": 1, "title": "Fetch", "tool": "search", "contextHint": hint}])
+    server = MCPServer("crm")
+    server.tool()(decorators.workflow_tool(workflow))
+    found = call(server, "get_workflow_step", order=1)
+    assert read_hints(found) == [Hint("search", "store", 1)]
+    shown = [block.model_dump(exclude_none=True) for block in found.content]
+    assert shown == workflow.get_workflow_step(1)["content"]
+    assert call(server, "get_workflow_step", order=2).is_error
+    assert tool_of(server, "get_workflow_step").output_schema is None
 
 
 @pytest.mark.rule("T-01")

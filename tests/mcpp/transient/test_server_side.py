@@ -180,3 +180,26 @@ def test_another_vendors_value_under_the_bare_name_stays() -> None:
     marked = transient({"content": [], "_meta": {"context": "theirs"}}, "a page")
     assert marked["_meta"]["context"] == "theirs"
     assert read_mark(marked).transient
+
+
+@pytest.mark.rule("T-20")
+def test_marks_of_a_call_are_on_the_answer_and_those_of_its_data_stay_with_it() -> None:
+    scratch = Scratch()
+    hints = [Hint("search", "store")]
+    data = transient(records(15) | {"_meta": {"vendor": 1}}, "15 records")
+    answer = scratch.keep(with_context_hints(consumed(data, ["c1"]), hints))
+    assert read_mark(answer) == Mark(consumed=True, consumes=("c1",))
+    assert read_hints(answer) == hints
+    assert scratch.redeem(answer["structuredContent"]) == data
+    plain = scratch.keep(consumed(records(5)))
+    assert read_mark(plain) == Mark(consumed=True)
+    assert scratch.redeem(plain["structuredContent"]) == records(5)
+
+
+@pytest.mark.rule("T-25")
+def test_invalid_unicode_is_replaced_wherever_a_result_is_encoded() -> None:
+    half = {"content": [], "structuredContent": {"text": "\ud800 " * 3000}}
+    assert read_mark(mark_by_rule(half)).transient
+    scratch = Scratch()
+    kept = scratch.keep(half)["structuredContent"]
+    assert scratch.redeem(kept)["structuredContent"] == {"text": "\ufffd " * 3000}

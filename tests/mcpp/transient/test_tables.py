@@ -39,10 +39,39 @@ def test_a_table_is_summarized_like_records(text: str) -> None:
         "a\n---\nb",
         "| a |\n|---|\n| 1 |",
         "| a | b |\n|---|---|\n",
+        "Roses are red, violets blue\nSugar is sweet, so are you\nSnow is white, coal is black",
+        "Dear John, hello\nI saw 1 today, it was fine\nI saw 2 today, it was good",
+        "Alice,1985\nBob,1990\nCarol,1970",
+        "2021,country\n1,France\n2,Chile",
     ],
 )
 def test_other_texts_are_no_tables(text: str) -> None:
     assert read_table(text) is None
+
+
+@pytest.mark.rule("T-23")
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("country,2021,2022", "France,1.5,2"),
+        ("country;2021-Q1;2021-Q2", "France;19.9;2"),
+        ("id, name", "7, Ann Lee"),
+        ("name, since", "Ann Lee, 2020-01-02"),
+        ("first, second", "x1, a b"),
+    ],
+)
+def test_years_are_names_and_spaces_may_follow_commas(header: str, row: str) -> None:
+    rows = read_table("\n".join([header, *[row] * 3]))
+    assert rows is not None
+    assert [list(one.values()) for one in rows] == [row.replace(";", ",").split(",")] * 3
+
+
+@pytest.mark.rule("T-23")
+@pytest.mark.parametrize("before", ["\ufeff", "\n", " \r\n\ufeff "])
+@pytest.mark.parametrize("text", [MARKDOWN, CSV, '[{"id": 1}, {"id": 2}]'])
+def test_a_byte_order_mark_and_spaces_before_records_do_not_matter(text: str, before: str) -> None:
+    assert summarize(text_result(before + text)) == summarize(text_result(text))
+    assert "IDs" in summarize(text_result(before + text))
 
 
 @pytest.mark.rule("T-23")

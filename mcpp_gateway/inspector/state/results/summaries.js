@@ -59,8 +59,10 @@ export function blocksOf(result) {
 }
 
 function findRecords(result) {
-  let value = result.structuredContent;
-  if (value === undefined || value === null) value = readText(result);
+  return recordsIn(result.structuredContent) ?? recordsIn(readText(result));
+}
+
+function recordsIn(value) {
   if (Array.isArray(value)) return { name: "records", records: value, around: {} };
   if (!isObject(value)) return null;
   let best = null;
@@ -75,11 +77,11 @@ function findRecords(result) {
 
 // Some servers send a list as one block of JSON for each record.
 function readText(result) {
-  const texts = blocksOf(result).map((block) => block.text);
-  if (texts.length === 1 && typeof texts[0] === "string") {
-    return /^[[{]/.test(texts[0]) ? parsed(texts[0]) : readTable(texts[0]);
-  }
-  if (!texts.length || !texts.every((text) => typeof text === "string" && text[0] === "{")) return null;
+  const blocks = blocksOf(result);
+  if (!blocks.length || !blocks.every((block) => typeof block.text === "string")) return null;
+  const texts = blocks.map((block) => block.text.trim()); // which removes a byte order mark, too
+  if (texts.length === 1) return /^[[{]/.test(texts[0]) ? parsed(texts[0]) : readTable(texts[0]);
+  if (!texts.every((text) => text[0] === "{")) return null;
   const records = texts.map(parsed);
   return records.includes(null) ? null : records;
 }

@@ -3,6 +3,7 @@
 const MAX_CHARS = 2_000_000;
 const DELIMITER_LINE = /^\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)+\|?$/u; // of a trimmed line
 const NAME = /^_*[\p{L}\p{Nl}\p{No}][\p{L}\p{N}_ .#/()%$-]{0,39}$/u;
+const YEAR = /^[12][0-9]{3}(?:[-/. ]?[A-Z0-9]{1,3})?$/u;
 const MIN_ROWS = 2;
 const MAX_LINES = 64;
 
@@ -38,13 +39,27 @@ function readCsv(lines) {
     const rows = readRows(lines, delimiter);
     if (!rows) continue;
     const names = rows[0].map((name) => name.trim());
-    const isHeader =
-      names.length > 1 && new Set(names).size === names.length && names.every((name) => NAME.test(name));
-    if (isHeader && rows.length > MIN_ROWS && rows.every((row) => row.length === names.length)) {
+    if (rows.length <= MIN_ROWS || !rows.every((row) => row.length === names.length)) continue;
+    const columns = names.map((_, at) => rows.slice(1).map((row) => row[at].trim()));
+    const isSpaced = rows[0].slice(1).every((name) => name.startsWith(" "));
+    if (isHeader(names, columns) && (!isSpaced || hasValues(columns))) {
       return rows.slice(1).map((row) => record(names, row));
     }
   }
   return null;
+}
+
+// Distinct names: words or, after the first, years of other values.
+function isHeader(names, columns) {
+  if (names.length < 2 || new Set(names).size < names.length || !NAME.test(names[0])) return false;
+  return names.every(
+    (name, at) => NAME.test(name) || (YEAR.test(name) && !columns[at].every((cell) => YEAR.test(cell))),
+  );
+}
+
+// In prose, a space follows each comma: there, each cell of some column must be one word with a digit.
+function hasValues(columns) {
+  return columns.some((column) => column.every((cell) => /[0-9]/u.test(cell) && !/\s/u.test(cell)));
 }
 
 // Return the fields of each row, or null if a quotation mark is not closed within 64 lines.
