@@ -23,6 +23,8 @@ from mcpp_gateway.core.limits import NO_LIMITS, ParticipantLimits
 from mcpp_gateway.core.sessions import ParticipantSettings
 from mcpp_gateway.tokens.revocations import MAX_DAYS, MAX_SECONDS
 
+_encode = msgspec.msgpack.Encoder().encode
+
 
 class ClaimError(Exception):
     """A token that is signed well, but does not admit anyone; the reason is for its holder."""
@@ -99,6 +101,8 @@ def read_grant(
         raise ClaimError(f"the claim {subject!r} is not a participant id")
     if not template.allows_participant(id):
         raise ClaimError(f"issuer {issuer!r} may not name participant {id!r}")
+    for name in (namespace, "jti"):
+        _check_encodable(claims.get(name), name)
     rights = _rights(claims.get(namespace, {}), namespace)
     for name in ("multiple", "person", "admin"):
         if getattr(rights, name) and not getattr(template, name):
@@ -151,6 +155,16 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53:
         raise ClaimError(f"the claim {name!r} is not a time")
     return float(value)
+
+
+def _check_encodable(value: Any, name: str) -> None:
+    """Refuse what JSON can write and no text or log of the gateway can hold (S-05)."""
+    try:
+        _encode(value)
+    except (UnicodeEncodeError, OverflowError, RecursionError):
+        raise ClaimError(
+            f"the claim {name!r} has half of a surrogate pair, or a number of more than 64 bits"
+        ) from None
 
 
 def _rights(value: Any, namespace: str) -> _Rights:

@@ -204,3 +204,22 @@ def test_an_issuer_names_only_the_participants_that_it_may() -> None:
 )
 def test_rights_that_are_not_understood_are_refused(rights: Any) -> None:
     assert refusal(Template(multiple=True), mcpp=rights)
+
+
+@pytest.mark.rule("S-05")
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"mcpp": {"capabilities": [{"kind": "chat", "to": "\ud800"}]}},
+        {"mcpp": {"capabilities": [{"kind": "chat", "payload": {"\ud800": 1}}]}},
+        {"mcpp": {"capabilities": [{"kind": "chat", "payload": {"n": 2**64}}]}},
+        {"mcpp": {"capabilities": [{"kind": "chat", "payload": {"n": -(2**64)}}]}},
+        {"mcpp": {"hears": {"kind": "\ud800"}}},
+        {"mcpp": {"\ud800": True}},
+        {"jti": "\ud800"},
+        {"jti": 2**64},
+    ],
+)
+def test_what_no_envelope_can_hold_is_refused(claims: dict[str, Any]) -> None:
+    name = next(iter(claims))
+    assert f"the claim {name!r} has half of a surrogate pair" in refusal(**claims)
