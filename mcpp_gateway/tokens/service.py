@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mcpp_gateway.config import OWN_ISSUER, Config, ConfigError, IssuerSettings
 from mcpp_gateway.core.joining.grants import GrantedSettings
-from mcpp_gateway.tokens.claims import Grant, Template
+from mcpp_gateway.tokens.claims import Grant, RightsReader, Template
 from mcpp_gateway.tokens.fetching import fetch
 from mcpp_gateway.tokens.key_cache import KeyCache, ReadKeys
 from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey, read_key_set, read_public_key
@@ -20,7 +20,14 @@ from mcpp_gateway.tokens.revocations import (
     TooManyRevocationsError,
 )
 from mcpp_gateway.tokens.saved_keys import SavedKeys
-from mcpp_gateway.tokens.signing import ISSUER_CLAIM, IssuedToken, OwnTokens, Revoked, revoke_name
+from mcpp_gateway.tokens.signing import (
+    ISSUER_CLAIM,
+    OWN_CLAIMS,
+    IssuedToken,
+    OwnTokens,
+    Revoked,
+    revoke_name,
+)
 from mcpp_gateway.tokens.store import TokenStore
 from mcpp_gateway.tokens.verdicts import BadToken, Verdict
 from mcpp_gateway.tokens.verification import Issuer, Issuers
@@ -196,12 +203,10 @@ class TokenService:
             else:
                 cache = self._reading(settings)
             yield Issuer(
-                settings.name,
                 settings.issuer,
                 settings.audience,
                 cache,
-                _template(settings),
-                settings.claims,
+                RightsReader(settings.name, _template(settings), settings.claims),
                 settings.subject,
                 settings.clock_skew_seconds,
             )
@@ -247,7 +252,8 @@ class TokenService:
 
         cache = KeyCache(OWN_ISSUER, read, self._loop, self._clock, renews=False)
         self._load(cache)
-        return Issuer(OWN_ISSUER, ISSUER_CLAIM, None, cache, _OWN_TEMPLATE, leeway_seconds=0.0)
+        rights = RightsReader(OWN_ISSUER, _OWN_TEMPLATE, OWN_CLAIMS)
+        return Issuer(ISSUER_CLAIM, None, cache, rights, leeway_seconds=0.0)
 
 
 def check_keys(config: Config) -> None:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpp_gateway.tokens import fetching
-from mcpp_gateway.tokens.claims import Grant, Template
+from mcpp_gateway.tokens.claims import Grant, RightsReader, Template
 from mcpp_gateway.tokens.key_cache import KEEP_SECONDS, REFRESH_SECONDS, KeyCache
 from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey, read_key_set, read_public_key
 from mcpp_gateway.tokens.verdicts import BadToken, Unverifiable
@@ -27,13 +27,17 @@ from tests.gateway.tokens.issuer import LoopbackIssuer, jwk, new_key, part
 ALGORITHMS = ("EdDSA", "ES256", "RS256")
 
 
+def rights(issuer: str) -> RightsReader:
+    return RightsReader(issuer, Template(), "mcpp")
+
+
 def verifier(issuer: LoopbackIssuer, *, renews: bool = False) -> Issuers:
     loop = asyncio.new_event_loop()
     cache = KeyCache("company", lambda: read_key_set(issuer.key_set()), loop, time.time)
     cache._renews = renews
     cache.load()
     loop.close()
-    return Issuers([Issuer("company", None, "mcpp", cache, Template())], ["demo"])
+    return Issuers([Issuer(None, "mcpp", cache, rights("company"))], ["demo"])
 
 
 @pytest.mark.rule("S-02")
@@ -132,7 +136,7 @@ def test_issuers_with_the_same_keys_are_told_apart_by_their_audiences() -> None:
     cache.load()
     loop.close()
     names = ("people", "agents")
-    issuers = Issuers([Issuer(name, None, name, cache, Template()) for name in names], ["demo"])
+    issuers = Issuers([Issuer(None, name, cache, rights(name)) for name in names], ["demo"])
     for name in names:
         found = issuers.verify(issuer.sign("ada", aud=name), time.time())
         assert isinstance(found, Grant)
@@ -324,7 +328,7 @@ def test_invented_key_ids_reach_the_key_server_at_most_once_in_five_seconds() ->
     async def check() -> None:
         cache = KeyCache("company", read, asyncio.get_running_loop(), clock)
         cache.load()
-        known = Issuers([Issuer("company", None, "mcpp", cache, Template())], ["demo"])
+        known = Issuers([Issuer(None, "mcpp", cache, rights("company"))], ["demo"])
         issuer.current = "invented"
         issuer.keys["invented"] = new_key()
         token = issuer.sign("ada")
