@@ -21,7 +21,12 @@ from typing import Any
 import msgspec
 
 from mcpp_gateway.config import ConfigError
-from mcpp_gateway.private_files import give_to_owner, write_private
+from mcpp_gateway.private_files import (
+    WRITABLE_BY_ALL,
+    give_to_owner,
+    read_own,
+    write_private,
+)
 from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey
 from mcpp_gateway.tokens.revocations import (
     Revocation,
@@ -220,7 +225,9 @@ class TokenStore:
 
     def _read_key(self, path: Path) -> SigningKey:
         try:
-            return SigningKey(_key_id(path), path.read_bytes())
+            # Nobody else may add a key: it would sign tokens for any participant.
+            users = (0, os.geteuid(), self.folder.stat().st_uid)
+            return SigningKey(_key_id(path), read_own(path, users, WRITABLE_BY_ALL))
         except OSError as error:
             raise KeySetError(f"{path}: {error.strerror}") from None
 
