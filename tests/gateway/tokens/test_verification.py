@@ -16,6 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcpp_gateway import config
+from mcpp_gateway.config import ConfigError
 from mcpp_gateway.tokens import fetching
 from mcpp_gateway.tokens.claims import Grant, RightsReader, Template
 from mcpp_gateway.tokens.key_cache import KEEP_SECONDS, REFRESH_SECONDS, KeyCache
@@ -368,3 +370,42 @@ def test_a_key_server_that_sends_a_byte_at_a_time_is_cut_off(
         finally:
             ended.set()
             thread.join()
+
+
+@pytest.mark.rule("S-08")
+@pytest.mark.parametrize("host", ["exa mple.org", "exa\tmple.org", "a" * 64 + ".org", ".org", "["])
+def test_an_address_that_no_server_can_have_is_an_error_of_the_key_server(host: str) -> None:
+    with pytest.raises(KeySetError):
+        fetching.fetch(f"https://{host}/keys")
+
+
+@pytest.mark.rule("S-08")
+def test_a_mistake_while_reading_keys_holds_up_no_request() -> None:
+    def read() -> tuple[VerifyingKey, ...]:
+        raise RuntimeError("unexpected")
+
+    async def check() -> None:
+        async with asyncio.timeout(10):
+            cache = KeyCache("company", read, asyncio.get_running_loop(), time.time)
+            assert await cache.refresh() is False
+            assert cache.refreshing is None
+
+    asyncio.run(check())
+
+
+@pytest.mark.rule("S-08")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://exa mple.org/keys",
+        "https://example.org/the keys",
+        "https://ex\u00e4mple.org",
+        "http://example.org/keys",
+        "https://",
+        "example.org/keys",
+    ],
+)
+def test_an_address_of_keys_that_cannot_work_fails_the_check(url: str) -> None:
+    text = f'[issuers.company]\njwks_url = "{url}"\naudience = "mcpp"\n'
+    with pytest.raises(ConfigError, match=r"issuers\.company\.jwks_url: must be an https address"):
+        config.parse(text, {})
