@@ -147,6 +147,7 @@ def read_grant(
     *,
     subject: str,
     leeway_seconds: float,
+    is_own: bool = False,
     pods: tuple[str, ...],
     now: float,
 ) -> Grant:
@@ -157,10 +158,11 @@ def read_grant(
         reader: of the issuer's tokens.
         subject: the claim that names the participant.
         leeway_seconds: how far the issuer's clock may differ.
+        is_own: whether it is one of the gateway's own, which end and are revoked to the second.
         pods: all pods of the gateway.
         now: the time.
     """
-    until, issued = _times(claims, leeway_seconds, now)
+    until, issued = _times(claims, leeway_seconds, now, is_own=is_own)
     template = reader.template
     id = claims.get(subject)
     if not isinstance(id, str) or id_mistake(id) is not None:
@@ -192,12 +194,16 @@ def read_grant(
     )
 
 
-def _times(claims: Mapping[str, Any], leeway_seconds: float, now: float) -> tuple[float, float]:
+def _times(
+    claims: Mapping[str, Any], leeway_seconds: float, now: float, *, is_own: bool
+) -> tuple[float, float]:
+    """Return when a token ends, and when it was issued at the earliest. Raises ClaimError."""
+    slack_seconds = 0.0 if is_own else leeway_seconds
     expiry, issued = _time(claims, "exp"), _time(claims, "iat")
     begins = _time(claims, "nbf")
     if expiry is None:
         raise ClaimError("the token has no expiry (exp)")
-    until = expiry + leeway_seconds
+    until = expiry + slack_seconds
     if until <= now:
         raise ClaimError("the token has expired")
     if expiry - now > MAX_SECONDS:
@@ -205,7 +211,7 @@ def _times(claims: Mapping[str, Any], leeway_seconds: float, now: float) -> tupl
     if max(begins or 0.0, issued or 0.0) > now + leeway_seconds:
         raise ClaimError("the token is not valid yet")
     # The earliest time at which it can have been issued: the issuer's clock may be ahead.
-    return until, max(0.0, (issued or 0.0) - leeway_seconds)
+    return until, max(0.0, (issued or 0.0) - slack_seconds)
 
 
 def _time(claims: Mapping[str, Any], name: str) -> float | None:

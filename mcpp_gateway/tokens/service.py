@@ -253,7 +253,7 @@ class TokenService:
         cache = KeyCache(OWN_ISSUER, read, self._loop, self._clock, renews=False)
         self._load(cache)
         rights = RightsReader(OWN_ISSUER, _OWN_TEMPLATE, OWN_CLAIMS)
-        return Issuer(ISSUER_CLAIM, None, cache, rights, leeway_seconds=0.0)
+        return Issuer(ISSUER_CLAIM, None, cache, rights, is_own=True)
 
 
 def check_keys(config: Config) -> None:

@@ -25,6 +25,7 @@ class Issuer:
     rights: RightsReader
     subject: str = "sub"
     leeway_seconds: float = 30.0
+    is_own: bool = False  # whether it is the gateway itself, or another gateway of the cluster
 
     @property
     def name(self) -> str:
@@ -89,6 +90,7 @@ class Issuers:
                 issuer.rights,
                 subject=issuer.subject,
                 leeway_seconds=issuer.leeway_seconds,
+                is_own=issuer.is_own,
                 pods=self._pods,
                 now=now,
             )

@@ -23,6 +23,7 @@ def grant(
     mcpp: Any = None,
     pods: tuple[str, ...] = ("demo", "lab"),
     reader: RightsReader | None = None,
+    is_own: bool = False,
     **claims: Any,
 ) -> Grant:
     stated = {"sub": "ada", "exp": NOW + 60, "iat": NOW, **claims}
@@ -31,6 +32,7 @@ def grant(
         reader or RightsReader("company", template, "mcpp"),
         subject="sub",
         leeway_seconds=30.0,
+        is_own=is_own,
         pods=pods,
         now=NOW,
     )
@@ -167,6 +169,15 @@ def test_a_pod_of_null_is_none_at_all() -> None:
 )
 def test_a_token_has_to_be_valid_now_and_to_expire(claims: dict[str, Any], reason: str) -> None:
     assert reason in refusal(**claims)
+
+
+@pytest.mark.rule("S-07")
+def test_own_tokens_begin_with_clocks_that_differ_and_end_exactly() -> None:
+    found = grant(iat=NOW + 29, nbf=NOW + 29, exp=NOW + 60, is_own=True)
+    assert (found.issued, found.until) == (NOW + 29, NOW + 60)
+    refused: list[dict[str, Any]] = [{"iat": NOW + 31}, {"nbf": NOW + 31}, {"exp": NOW - 1}]
+    for claims in refused:
+        assert refusal(is_own=True, **claims)
 
 
 @pytest.mark.rule("S-07")

@@ -225,6 +225,15 @@ async def test_a_gateway_that_may_not_read_its_revocations_does_not_start(
             pass
 
 
+@pytest.mark.rule("S-07")
+@pytest.mark.anyio
+async def test_a_token_of_a_machine_whose_clock_is_a_little_ahead_is_good(folder: Path) -> None:
+    ahead = time.time() + 20
+    token = TokenStore(folder).sign("ada", ["demo"], {}, now=ahead, expires=ahead + 60)
+    async with running(gateway_text(folder)) as gateway:
+        assert await status(gateway, token) == 101
+
+
 @as_root
 @pytest.mark.rule("S-08")
 @pytest.mark.anyio
