@@ -507,6 +507,18 @@ async def test_what_admins_do_and_try_is_logged_with_who_and_what(
             assert (len(jti), len(target["participant"])) == (128, 128)
             await act(ADMIN, "kick", json.dumps({"x" * 4_000: 1}).encode())
             assert len(logged()[-1]) <= 400
+            for method, path, status in (
+                ("GET", "nope", 404),
+                ("POST", "nope", 405),
+                ("GET", "kick", 405),
+                ("PUT", "status", 405),
+                ("GET", "status?x=1", 400),
+                ("GET", "limits?participant=alice", 400),
+            ):
+                assert (await ask(gateway, path, signed_admin, method=method))[0] == status
+                who, issuer_name, _, action, _, refused, _ = logged()
+                assert (who, issuer_name, refused) == ("root", "company", status)
+                assert action == path.partition("?")[0]
             await ask(gateway, "connections", signed_admin)  # reading is not logged
             await ask(gateway, "kick", "wrong-token-0123456789", method="POST", body=b"{}")
             (line,) = [vars(each) for each in caplog.records if "address" in vars(each)]
