@@ -427,6 +427,24 @@ async def test_the_admin_of_a_pod_sees_nothing_of_the_others() -> None:
             assert (await ask(gateway, "status", pod_admin(issuer, "none")))[0] == 403
 
 
+@pytest.mark.rule("S-04", "O-08")
+async def test_an_admin_has_no_role_where_its_name_is_anothers() -> None:
+    with LoopbackIssuer().serving() as issuer:
+        async with two_pods(issuer) as gateway:
+
+            def admin(name: str) -> str:
+                return issuer.sign(name, mcpp={"admin": True})
+
+            status, reason = await ask(gateway, "status", admin("alice"))  # configured in both
+            assert (status, reason) == (403, "the participant is configured with another token\n")
+            bob = admin("bob")  # configured in demo
+            assert (await ask(gateway, "status", bob))[1]["pods"] == 1
+            assert (await ask(gateway, "pods?pod=lab", bob))[0] == 200
+            assert (await ask(gateway, "pods?pod=demo", bob))[0] == 403
+            assert (await ask(gateway, "drain", bob, method="POST", body=b"{}"))[0] == 403
+            assert (await ask(gateway, "status", admin("root")))[1]["pods"] == 2
+
+
 @pytest.mark.rule("O-08")
 async def test_the_admin_of_a_pod_acts_on_nothing_else() -> None:
     with LoopbackIssuer().serving() as issuer:
