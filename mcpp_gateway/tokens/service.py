@@ -239,11 +239,7 @@ class TokenService:
         """Return the keys of a file. Raises ConfigError."""
         read, renews = _file_reader(settings), settings.keys_kind == "jwks_file"
         cache = KeyCache(settings.name, read, self._loop, self._clock, renews=renews)
-        try:
-            cache.load()
-        except (KeySetError, OSError) as error:
-            key = f"issuers.{settings.name}.{settings.keys_kind}"
-            raise ConfigError(f"{key}: {settings.keys}: {error}") from None
+        self._load(cache)
         return cache
 
     def _own_issuer(self, store: OwnTokens) -> Issuer:
@@ -268,9 +264,8 @@ def check_keys(config: Config) -> None:
         if settings.keys_kind != "jwks_url":
             try:
                 _file_reader(settings)()
-            except (KeySetError, OSError) as error:
-                key = f"issuers.{settings.name}.{settings.keys_kind}"
-                raise ConfigError(f"{key}: {error}") from None
+            except KeySetError as error:
+                raise ConfigError(str(error)) from None
 
 
 def check_issued(config: Config) -> None:
@@ -300,7 +295,16 @@ def _template(settings: IssuerSettings) -> Template:
 
 
 def _file_reader(settings: IssuerSettings) -> ReadKeys:
-    """Return how the keys of a file are read."""
+    """Return how the keys of a file are read; a KeySetError names the issuer and the file."""
     parse = read_key_set if settings.keys_kind == "jwks_file" else read_public_key
     path = Path(settings.keys)
-    return lambda: parse(path.read_bytes())
+
+    def read() -> Sequence[VerifyingKey]:
+        try:
+            return parse(path.read_bytes())
+        except (KeySetError, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            where = f"issuers.{settings.name}.{settings.keys_kind}: {path}"
+            raise KeySetError(f"{where}: {reason}") from None
+
+    return read
