@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import jwt
 import pytest
 
 from mcpp.cli.main import main
@@ -271,3 +272,15 @@ def test_a_key_that_every_user_may_change_is_not_used(folder: Path) -> None:
     key.chmod(0o602)
     with pytest.raises(KeySetError, match="another user may have written it"):
         TokenStore(folder).check()
+
+
+def test_the_newest_key_signs_also_in_a_copy_of_the_folder(folder: Path) -> None:
+    store = TokenStore(folder)
+    ids = [*store.key_ids(), *(store.add_key() for _ in range(9))]
+    assert store.key_ids() == ids
+    for age, id in enumerate(ids):  # as if the newest were copied first
+        os.utime(folder / f"key-{id}.pem", (1000 - age, 1000 - age))
+    assert store.key_ids() == ids
+    assert jwt.get_unverified_header(sign(store, "ada"))["kid"] == ids[-1]
+    store.delete_key(ids[-1])
+    assert store.key_ids()[-1] == ids[-2]
