@@ -8,7 +8,7 @@ from collections.abc import ItemsView, Iterator, ValuesView
 from typing import Final, NamedTuple
 
 from mcpp_gateway.core.joining.grants import GrantedSettings, decode_grant, encode_grant
-from mcpp_gateway.core.limits import ParticipantLimits
+from mcpp_gateway.core.limits import ParticipantLimits, PodLimits
 
 MAX_ABSENT_BYTES: Final = 8_388_608  # of all participants of a pod
 _OTHER_BYTES: Final = 512  # of a participant, beside its grant
@@ -23,6 +23,10 @@ class AbsentGrant(NamedTuple):
     person: bool
     token_id: str | None
     data: bytes
+
+    def limits_in(self, limits: PodLimits) -> PodLimits:
+        """Return the limits of a pod as they are for this participant."""
+        return self.at_most.within(self.limits.over(limits))
 
 
 class AbsentGrants:
