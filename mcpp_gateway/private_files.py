@@ -1,11 +1,29 @@
 """Files that only the gateway's user may read: written whole, so that a reader finds no part."""
 
+import errno
 import os
+import stat
 import tempfile
+from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from mcpp_gateway.storage.disk import sync_path
+
+WRITABLE_BY_ALL: Final = stat.S_IWOTH
+WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
+_MAX_BYTES: Final = 1 << 20
+
+
+def read_own(path: Path, users: Container[int], unwanted_mode: int = WRITABLE_BY_OTHERS) -> bytes:
+    """Return a file of one of these users. Raises OSError, also for one that others may write."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        if status.st_uid not in users or status.st_mode & unwanted_mode:
+            raise PermissionError(errno.EACCES, "another user may have written it")
+        return file.read(_MAX_BYTES)
 
 
 def write_private(path: Path, data: bytes, *, for_folder_owner: bool = False) -> None:

@@ -76,7 +76,7 @@ class _Both(Capabilities):
     """The patterns of a participant, bounded by those that its issuer may grant (S-05)."""
 
     def __init__(self, stated: Capabilities, allowed: Capabilities) -> None:
-        super().__init__(stated.patterns)
+        self.patterns, self._rules, self._by_kind = stated.patterns, stated._rules, {}
         self.reads_context = stated.reads_context or allowed.reads_context
         self.bounds: Capabilities = allowed
 

@@ -1,5 +1,6 @@
 """Checks of the issuers of signed tokens."""
 
+import re
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from mcpp_gateway.config.sections import AllowSection, IssuerSection
 
 OWN_ISSUER: Final = "gateway"
 _MAX_SKEW_SECONDS: Final = 300.0
+_is_visible = re.compile(r"[!-~]+").fullmatch
 _LOOPBACK: Final = (("http", "127.0.0.1"), ("http", "::1"), ("http", "localhost"))
 
 
@@ -48,7 +50,7 @@ def read_issuer(name: str, section: IssuerSection, folder: Path) -> IssuerSettin
     if kind != "jwks_url":
         keys = str(folder / keys)
     elif not _is_key_server(keys):
-        reason = "must be an https address (http for this machine only)"
+        reason = "must be an https address, in ASCII (http for this machine only)"
         raise BadKeyError(f"{key}.jwks_url", reason)
     if not section.audience:
         raise BadKeyError(f"{key}.audience", "must not be empty: other services' tokens would do")
@@ -84,4 +86,6 @@ def _is_key_server(url: str) -> bool:
         host, _ = parts.hostname, parts.port
     except ValueError:
         return False
-    return bool(host) and (parts.scheme == "https" or (parts.scheme, host) in _LOOPBACK)
+    return bool(host and _is_visible(url)) and (
+        parts.scheme == "https" or (parts.scheme, host) in _LOOPBACK
+    )

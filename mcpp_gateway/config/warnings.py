@@ -10,8 +10,9 @@ from mcpp_gateway.config.sections import PodSection, Sections
 
 _MANY: Final = 5
 _SHORT_TOKEN: Final = 16
-_GROUP_MAY_READ: Final = 0o040
-_OTHERS_MAY_READ: Final = 0o004
+_ALL_MAY_READ: Final = 0o004
+_OTHERS_MAY_READ: Final = 0o044
+_OTHERS_MAY_WRITE: Final = 0o022
 
 
 def unsafe(sections: Sections, folder: Path) -> Iterator[str]:
@@ -55,7 +56,7 @@ def of_length(token: str, where: str) -> Iterator[str]:
 
 def of_file(path: Path, has_secrets: bool) -> Iterator[str]:
     """Yield a line if everyone on the machine can read a configuration that holds secrets."""
-    if has_secrets and _is_readable(path):
+    if has_secrets and _allows(path, _ALL_MAY_READ):
         yield (
             f"{path}: holds tokens or passwords, and every user of this machine can read it "
             "(chmod o-r)"
@@ -63,10 +64,15 @@ def of_file(path: Path, has_secrets: bool) -> Iterator[str]:
 
 
 def of_signing_keys(folder: Path) -> Iterator[str]:
-    """Yield a line for each key that signs tokens and can be read by more than its owner."""
+    """Yield a line if others can add keys that sign tokens, and for each that they can read."""
+    if _allows(folder, _OTHERS_MAY_WRITE):
+        yield f"tokens.path: other users can add keys to {folder}, and sign tokens (chmod go-w)"
     for path in sorted(folder.glob("key-*.pem")):
-        if _is_readable(path, _GROUP_MAY_READ | _OTHERS_MAY_READ):
-            yield f"tokens.path: other users can read {path}, which signs tokens (chmod go-rwx)"
+        if _allows(path, _OTHERS_MAY_READ | _OTHERS_MAY_WRITE):
+            yield (
+                f"tokens.path: other users can read or change {path}, which signs tokens "
+                "(chmod go-rwx)"
+            )
 
 
 def _of_pod(pod: str, section: PodSection, folder: Path) -> Iterator[str]:
@@ -93,13 +99,14 @@ def _is_everything(pattern: Mapping[str, Any]) -> bool:
 
 
 def _of_file(name: str, key: str, folder: Path) -> Iterator[str]:
-    if _is_readable(folder / name):
+    if _allows(folder / name, _ALL_MAY_READ):
         yield f"{key}: every user of this machine can read {name} (chmod o-r)"
 
 
-def _is_readable(path: Path, by: int = _OTHERS_MAY_READ) -> bool:
+def _allows(path: Path, mode: int) -> bool:
+    """Return whether the permissions of a file have one of these bits."""
     try:
-        return bool(path.stat().st_mode & by)
+        return bool(path.stat().st_mode & mode)
     except OSError:
         return False
 

@@ -292,9 +292,12 @@ class PodCore:
         member = self.members.present.get(settings.id)
         return [] if member is None else self._update(member, settings)
 
-    def forget_owners(self, now: float, wall_time: float) -> None:
-        """Forget participants whose signed tokens have expired by the system's clock (S-01)."""
-        self.members.forget_owners(now, wall_time, self.issuers)
+    def forget_owners(self, wall_time: float) -> None:
+        """Forget participants whose signed tokens have expired by the system's clock (S-01).
+
+        Called about once a second.
+        """
+        self.members.forget_owners(wall_time, self.issuers)
 
     def revoke(self, participant: str, now: float) -> list[Effect]:
         """Close every session of a participant with a final code."""

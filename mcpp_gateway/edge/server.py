@@ -594,7 +594,7 @@ class Gateway:
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._run_housekeeping)
         for pod in self.pods.values():
             self._tick(pod)
-            pod.forget_owners(self.hub.clock(), self.wall_clock())
+            pod.forget_owners(self.wall_clock())
             self.blobs.check(pod)
         if self.logs is not None:
             self.logs.check()

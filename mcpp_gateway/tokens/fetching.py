@@ -7,7 +7,7 @@ import threading
 import time
 from contextlib import suppress
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from mcpp_gateway.tokens.keys import KeySetError
 
@@ -18,32 +18,37 @@ _CHUNK_BYTES: Final = 16_384
 
 def fetch(url: str) -> bytes:
     """Return what a URL holds. Raises KeySetError, also for redirects and what takes too long."""
+    try:
+        return _fetch(urlsplit(url))
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise KeySetError(str(error) or type(error).__name__) from None
+
+
+def _fetch(url: SplitResult) -> bytes:
     deadline = time.monotonic() + MAX_SECONDS
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    if parts.scheme == "https":
-        context = ssl.create_default_context()
-        line: http.client.HTTPConnection = http.client.HTTPSConnection(
-            host, parts.port, timeout=MAX_SECONDS, context=context
-        )
-    else:
-        line = http.client.HTTPConnection(host, parts.port, timeout=MAX_SECONDS)
+    line = _connection(url)
     # Each read has its time, but a server may send a byte at a time: in the end it is cut off.
     cut = threading.Timer(MAX_SECONDS, _cut_off, (line,))
     cut.daemon = True
     cut.start()
     try:
-        path = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
+        path = f"{url.path or '/'}{'?' + url.query if url.query else ''}"
         line.request("GET", path, headers={"Accept": "application/json", "Connection": "close"})
         response = line.getresponse()
         if response.status != 200:
             raise KeySetError(f"the key server answered {response.status}")
         return _read(line, response, deadline)
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise KeySetError(str(error) or type(error).__name__) from None
     finally:
         cut.cancel()
         line.close()
+
+
+def _connection(url: SplitResult) -> http.client.HTTPConnection:
+    host = url.hostname or ""
+    if url.scheme == "https":
+        context = ssl.create_default_context()
+        return http.client.HTTPSConnection(host, url.port, timeout=MAX_SECONDS, context=context)
+    return http.client.HTTPConnection(host, url.port, timeout=MAX_SECONDS)
 
 
 def _cut_off(line: http.client.HTTPConnection) -> None:

@@ -133,6 +133,9 @@ class KeyCache:
             keys = self._read()
         except (KeySetError, OSError) as error:
             reason = str(error)
+        except Exception as error:  # requests wait for the end of this, whatever it is
+            logger.exception("reading keys has failed", extra={"issuer": self._issuer})
+            reason = repr(error)
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._finish, keys, reason)
 

@@ -7,7 +7,6 @@ not used.
 
 import logging
 import os
-import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -16,14 +15,12 @@ from typing import Final
 
 import msgspec
 
-from mcpp_gateway.private_files import write_private
+from mcpp_gateway.private_files import read_own, write_private
 from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey, read_key_set
 
 logger = logging.getLogger("mcpp.gateway")
 
 _SKEW_SECONDS: Final = 300.0  # the clock may have been set back a little since
-_MAX_BYTES: Final = 1 << 20
-_WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 class _SavedKeySet(msgspec.Struct, frozen=True):
@@ -60,7 +57,7 @@ class SavedKeys:
         path = self._path(self._folder, url)
         try:
             with suppress(FileNotFoundError):
-                saved = _decode(_read_own(path))
+                saved = _decode(read_own(path, (os.geteuid(),)))
                 if saved.url == url and saved.fetched <= now + _SKEW_SECONDS:
                     return read_key_set(saved.key_set.encode()), min(saved.fetched, now)
         except (OSError, msgspec.DecodeError, KeySetError, ValueError) as error:
@@ -71,13 +68,3 @@ class SavedKeys:
     def _path(self, folder: Path, url: str) -> Path:
         # No pod's name begins with a dot.
         return folder / f".issuer-keys-{sha256(url.encode()).hexdigest()[:16]}.json"
-
-
-def _read_own(path: Path) -> bytes:
-    """Return a file of this user. Raises OSError, also for one that others may write."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
-        if status.st_uid != os.geteuid() or status.st_mode & _WRITABLE_BY_OTHERS:
-            raise PermissionError("another user may have written it")
-        return file.read(_MAX_BYTES)

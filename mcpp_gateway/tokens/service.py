@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mcpp_gateway.config import OWN_ISSUER, Config, ConfigError, IssuerSettings
 from mcpp_gateway.core.joining.grants import GrantedSettings
-from mcpp_gateway.tokens.claims import Grant, Template
+from mcpp_gateway.tokens.claims import Grant, RightsReader, Template
 from mcpp_gateway.tokens.fetching import fetch
 from mcpp_gateway.tokens.key_cache import KeyCache, ReadKeys
 from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey, read_key_set, read_public_key
@@ -20,7 +20,14 @@ from mcpp_gateway.tokens.revocations import (
     TooManyRevocationsError,
 )
 from mcpp_gateway.tokens.saved_keys import SavedKeys
-from mcpp_gateway.tokens.signing import ISSUER_CLAIM, IssuedToken, OwnTokens, Revoked, revoke_name
+from mcpp_gateway.tokens.signing import (
+    ISSUER_CLAIM,
+    OWN_CLAIMS,
+    IssuedToken,
+    OwnTokens,
+    Revoked,
+    revoke_name,
+)
 from mcpp_gateway.tokens.store import TokenStore
 from mcpp_gateway.tokens.verdicts import BadToken, Verdict
 from mcpp_gateway.tokens.verification import Issuer, Issuers
@@ -196,12 +203,10 @@ class TokenService:
             else:
                 cache = self._reading(settings)
             yield Issuer(
-                settings.name,
                 settings.issuer,
                 settings.audience,
                 cache,
-                _template(settings),
-                settings.claims,
+                RightsReader(settings.name, _template(settings), settings.claims),
                 settings.subject,
                 settings.clock_skew_seconds,
             )
@@ -234,11 +239,7 @@ class TokenService:
         """Return the keys of a file. Raises ConfigError."""
         read, renews = _file_reader(settings), settings.keys_kind == "jwks_file"
         cache = KeyCache(settings.name, read, self._loop, self._clock, renews=renews)
-        try:
-            cache.load()
-        except (KeySetError, OSError) as error:
-            key = f"issuers.{settings.name}.{settings.keys_kind}"
-            raise ConfigError(f"{key}: {settings.keys}: {error}") from None
+        self._load(cache)
         return cache
 
     def _own_issuer(self, store: OwnTokens) -> Issuer:
@@ -247,7 +248,8 @@ class TokenService:
 
         cache = KeyCache(OWN_ISSUER, read, self._loop, self._clock, renews=False)
         self._load(cache)
-        return Issuer(OWN_ISSUER, ISSUER_CLAIM, None, cache, _OWN_TEMPLATE, leeway_seconds=0.0)
+        rights = RightsReader(OWN_ISSUER, _OWN_TEMPLATE, OWN_CLAIMS)
+        return Issuer(ISSUER_CLAIM, None, cache, rights, is_own=True)
 
 
 def check_keys(config: Config) -> None:
@@ -262,9 +264,8 @@ def check_keys(config: Config) -> None:
         if settings.keys_kind != "jwks_url":
             try:
                 _file_reader(settings)()
-            except (KeySetError, OSError) as error:
-                key = f"issuers.{settings.name}.{settings.keys_kind}"
-                raise ConfigError(f"{key}: {error}") from None
+            except KeySetError as error:
+                raise ConfigError(str(error)) from None
 
 
 def check_issued(config: Config) -> None:
@@ -294,7 +295,16 @@ def _template(settings: IssuerSettings) -> Template:
 
 
 def _file_reader(settings: IssuerSettings) -> ReadKeys:
-    """Return how the keys of a file are read."""
+    """Return how the keys of a file are read; a KeySetError names the issuer and the file."""
     parse = read_key_set if settings.keys_kind == "jwks_file" else read_public_key
     path = Path(settings.keys)
-    return lambda: parse(path.read_bytes())
+
+    def read() -> Sequence[VerifyingKey]:
+        try:
+            return parse(path.read_bytes())
+        except (KeySetError, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            where = f"issuers.{settings.name}.{settings.keys_kind}: {path}"
+            raise KeySetError(f"{where}: {reason}") from None
+
+    return read

@@ -46,11 +46,11 @@ class SigningKey(msgspec.Struct, frozen=True):
     pem: bytes
 
     @classmethod
-    def new(cls) -> "SigningKey":
-        """Return a new key."""
+    def new(cls, prefix: str = "") -> "SigningKey":
+        """Return a new key, whose id begins with a prefix."""
         key = Ed25519PrivateKey.generate()
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        return cls(secrets.token_hex(4), pem)
+        return cls(prefix + secrets.token_hex(4), pem)
 
     def verifying(self) -> VerifyingKey:
         """Return what verifies its signatures. Raises KeySetError."""

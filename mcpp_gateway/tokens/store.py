@@ -1,6 +1,6 @@
 """The folder of a gateway's own tokens: signing keys, a list of issued tokens, revocations.
 
-    key-ID.pem      Ed25519; the newest signs, all of them verify
+    key-N-….pem     Ed25519; the one with the highest number signs, all of them verify
     issued.jsonl    one line for each token: its id, participant, pods and expiry, never the token
     revoked.json    what was revoked and has not expired
 
@@ -13,6 +13,7 @@ import fcntl
 import logging
 import os
 import pwd
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,12 @@ from typing import Any
 import msgspec
 
 from mcpp_gateway.config import ConfigError
-from mcpp_gateway.private_files import give_to_owner, write_private
+from mcpp_gateway.private_files import (
+    WRITABLE_BY_ALL,
+    give_to_owner,
+    read_own,
+    write_private,
+)
 from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey
 from mcpp_gateway.tokens.revocations import (
     Revocation,
@@ -38,6 +44,8 @@ from mcpp_gateway.tokens.signing import (
     revoke_name,
 )
 
+_is_number = re.compile(r"[0-9]{1,9}").fullmatch
+
 logger = logging.getLogger("mcpp.gateway")
 
 
@@ -53,7 +61,7 @@ class TokenStore:
             self._make_folder()
             with self._lock():
                 if not self._key_files():
-                    self.add_key()
+                    self._add_key()
         except OSError as error:
             raise ConfigError(f"{error.filename or self.folder}: {error.strerror}") from None
 
@@ -75,10 +83,9 @@ class TokenStore:
         raise ConfigError(f"{self.folder}: {reason}")
 
     def add_key(self) -> str:
-        """Create a signing key, which signs from now on, and return its id."""
-        key = SigningKey.new()
-        self._write(f"key-{key.id}.pem", key.pem)
-        return key.id
+        """Create a signing key, which signs from now on, and return its id. Raises OSError."""
+        with self._lock():
+            return self._add_key()
 
     def delete_key(self, id: str) -> None:
         """Delete a signing key; if it was the only one, create another. Raises ConfigError."""
@@ -87,7 +94,7 @@ class TokenStore:
                 names = self.key_ids()
                 check_key_id(id, names)
                 if names == [id]:
-                    self.add_key()
+                    self._add_key()
                 (self.folder / f"key-{id}.pem").unlink()
         except OSError as error:
             raise ConfigError(f"{self.folder}: {error.strerror}") from None
@@ -212,15 +219,24 @@ class TokenStore:
 
     # --- private --------------------------------------------------------------------------------
 
+    def _add_key(self) -> str:
+        # Not the time of the file tells which key signs: a copy of the folder may have another.
+        number = max((_number(path) for path in self._key_files()), default=0) + 1
+        key = SigningKey.new(f"{number}-")
+        self._write(f"key-{key.id}.pem", key.pem)
+        return key.id
+
     def _key_files(self) -> list[Path]:
         """Return the files of the keys, oldest first. Raises OSError."""
         # Not `glob`, for which a folder that cannot be read has no files.
         found = [path for path in self.folder.iterdir() if _is_key(path.name)]
-        return sorted(found, key=_modified)
+        return sorted(found, key=lambda path: (_number(path), path.name))
 
     def _read_key(self, path: Path) -> SigningKey:
         try:
-            return SigningKey(_key_id(path), path.read_bytes())
+            # Nobody else may add a key: it would sign tokens for any participant.
+            users = (0, os.geteuid(), self.folder.stat().st_uid)
+            return SigningKey(_key_id(path), read_own(path, users, WRITABLE_BY_ALL))
         except OSError as error:
             raise KeySetError(f"{path}: {error.strerror}") from None
 
@@ -306,11 +322,10 @@ def _key_id(path: Path) -> str:
     return path.stem.removeprefix("key-")
 
 
-def _modified(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:  # deleted just now
-        return 0
+def _number(path: Path) -> int:
+    """Return the number that the id of a key begins with; 0 for one that has none."""
+    number = _key_id(path).partition("-")[0]
+    return int(number) if _is_number(number) else 0
 
 
 def _version(entry: os.DirEntry[str]) -> tuple[int, int, int]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import jwt
 from jwt.exceptions import InvalidAudienceError, MissingRequiredClaimError, PyJWTError
 
-from mcpp_gateway.tokens.claims import ClaimError, Grant, Template, read_grant
+from mcpp_gateway.tokens.claims import ClaimError, Grant, RightsReader, read_grant
 from mcpp_gateway.tokens.key_cache import KeyCache
 from mcpp_gateway.tokens.keys import VerifyingKey
 from mcpp_gateway.tokens.verdicts import BadToken, Unverifiable, Verdict
@@ -19,18 +19,22 @@ _ALGORITHMS: Final = ("EdDSA", "ES256", "RS256")
 class Issuer:
     """A configured issuer."""
 
-    name: str
     issuer: str | None  # the claim `iss`; None: not checked
     audience: str | None
     keys: KeyCache
-    template: Template
-    namespace: str = "mcpp"
+    rights: RightsReader
     subject: str = "sub"
     leeway_seconds: float = 30.0
+    is_own: bool = False  # whether it is the gateway itself, or another gateway of the cluster
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+        return self.rights.issuer
 
 
 class Issuers:
-    """The configured issuers. Owns nothing: keys are cached by each."""
+    """The configured issuers. Owns nothing: keys and rights are cached by each."""
 
     def __init__(self, issuers: Iterable[Issuer], pods: Iterable[str]) -> None:
         self._issuers = tuple(issuers)
@@ -83,11 +87,10 @@ class Issuers:
         try:
             return read_grant(
                 claims,
-                issuer=issuer.name,
-                template=issuer.template,
-                namespace=issuer.namespace,
+                issuer.rights,
                 subject=issuer.subject,
                 leeway_seconds=issuer.leeway_seconds,
+                is_own=issuer.is_own,
                 pods=self._pods,
                 now=now,
             )

@@ -199,11 +199,11 @@ class ClusterPod(PodCore):
         self._grants[id] = encode_grant(granted)
         return [] if self.members.owner(id) is not None else super().admit(granted, now)
 
-    def forget_owners(self, now: float, wall_time: float) -> None:
+    def forget_owners(self, wall_time: float) -> None:
         """Forget participants whose signed tokens have expired by the system's clock (S-01)."""
-        super().forget_owners(now, wall_time)
+        super().forget_owners(wall_time)
         self.replica.granted = {
-            id: data for id, data in self.replica.granted.items() if self.members.owner(id)
+            id: data for id, data in self.replica.granted.items() if self.members.knows(id)
         }
 
     def can_join(self, participant: str) -> bool:

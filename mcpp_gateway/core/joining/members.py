@@ -6,6 +6,7 @@ from typing import Final, Literal
 from mcpp.filters import Filter, everything
 from mcpp_gateway.core.hearing.filter_counts import FilterCounts
 from mcpp_gateway.core.hearing.rights import Rights
+from mcpp_gateway.core.joining.absent_grants import AbsentGrants
 from mcpp_gateway.core.joining.cards import Cards
 from mcpp_gateway.core.joining.grants import GrantedSettings
 from mcpp_gateway.core.limits import PodLimits
@@ -20,6 +21,8 @@ _JOIN_BURST: Final = 100
 # While a replay is being prepared, a participant with several connections may open a few more.
 _OPENING_AT_ONCE: Final = 4
 _OPENING_SECONDS: Final = 1.0
+# Of participants that have left together, 0.1 ms each: more than can join in a second.
+_PACKED_AT_ONCE: Final = 1_000
 
 
 class Members:
@@ -35,6 +38,7 @@ class Members:
         # Names that signed tokens use; those of `_settings` that they brought have a grant, too.
         self._owners: dict[str, OwnerState] = {}
         self._granted: dict[str, GrantedSettings] = {}  # of the token that joined last
+        self._absent = AbsentGrants()  # the same, of those that are not in `_settings`
         # Buckets outlive sessions, or a reconnection would fill them.
         self._buckets: dict[str, Bucket] = {}
         self._joins: dict[str, Bucket] = {}
@@ -48,8 +52,7 @@ class Members:
         """
         configured = {each.id: each for each in settings}
         for id in self._owners.keys() & configured.keys():
-            del self._owners[id]
-            self._granted.pop(id, None)
+            self._forget_owner(id)
         granted = {id: granted.settings for id, granted in self._granted.items()}
         self._settings = configured | granted
         self._update_buckets(now)
@@ -83,12 +86,14 @@ class Members:
         kinds: set[Literal["participant", "token"]] = set()
         if name in self._owners:
             kinds.add("participant")
-        if any(each.token_id == name for each in self._granted.values()):
+        ids = {each.token_id for each in self._granted.values()}
+        if name in ids or any(each.token_id == name for each in self._absent.values()):
             kinds.add("token")
         return kinds
 
     def granted(self, participant: str) -> GrantedSettings | None:
         """Return what the last token of a participant admits; None if it has not joined by one."""
+        self._unpack(participant)
         return self._granted.get(participant)
 
     def grant_refusal(self, participant: str, issuer: str) -> str | None:
@@ -101,7 +106,11 @@ class Members:
 
     def known(self) -> Sequence[str]:
         """Return the ids of all participants that are configured or have signed tokens."""
-        return tuple(self._settings)
+        return (*self._settings, *self._absent)
+
+    def knows(self, participant: str) -> bool:
+        """Return whether a participant is configured, or has the rights of a signed token."""
+        return participant in self._settings or participant in self._absent
 
     def is_configured(self, participant: str) -> bool:
         """Return whether a participant is known from the configuration."""
@@ -115,14 +124,16 @@ class Members:
         if known is not None:
             until = max(known.until, until)
         self._owners[id] = OwnerState(id, granted.issuer, until)
+        self._absent.remove(id)
         self._granted[id] = granted
         self._settings[id] = settings
         self._update_buckets(now, [id])
 
-    def forget_owners(self, now: float, wall_time: float, issuers: Container[str]) -> None:
+    def forget_owners(self, wall_time: float, issuers: Container[str]) -> None:
         """Forget participants whose tokens have expired, or whose issuer is gone, if not present.
 
-        Tokens expire by `wall_time`, the system's clock (S-07).
+        Of the other absent ones little is kept (S-15). Tokens expire by `wall_time`, the system's
+        clock (S-07).
         """
         gone = [
             id
@@ -130,51 +141,80 @@ class Members:
             if (owner.until <= wall_time or owner.issuer not in issuers) and id not in self.present
         ]
         for id in gone:
-            del self._owners[id]
-            if self._granted.pop(id, None) is not None:
-                del self._settings[id]
-        if gone:
-            self._update_buckets(now)
+            self._forget_owner(id)
+            self._settings.pop(id, None)
+        absent = [id for id in self._granted if id not in self.present]
+        for id in absent[:_PACKED_AT_ONCE]:
+            del self._settings[id]
+            self._absent.add(self._granted.pop(id))
+        if gone or absent:
+            self._drop_unknown()
+
+    def _forget_owner(self, participant: str) -> None:
+        """Forget that signed tokens use a name, and what they admit."""
+        del self._owners[participant]
+        self._granted.pop(participant, None)
+        self._absent.remove(participant)
+
+    def _unpack(self, participant: str) -> None:
+        """Have the settings of a participant ready that signed tokens name, until it is absent."""
+        granted = self._absent.take(participant)
+        if granted is not None:
+            self._granted[participant] = granted
+            self._settings[participant] = granted.settings
 
     def limits(self, participant: str) -> PodLimits:
         """Return the limits of the pod as they are for a participant."""
-        settings = self._settings.get(participant)
+        settings = self._settings.get(participant) or self._absent.get(participant)
         return self._limits if settings is None else settings.limits_in(self._limits)
 
     def caps(self) -> dict[str, int]:
         """Return how many contexts those may hold whose limits say so."""
-        default = self._limits.max_contexts_per_participant
-        found = {id: self.limits(id).max_contexts_per_participant for id in self._settings}
-        return {id: cap for id, cap in found.items() if cap != default}
+        return {
+            id: self.limits(id).max_contexts_per_participant
+            for known in (self._settings, self._absent)
+            for id, each in known.items()
+            if each.limits.max_contexts_per_participant is not None
+            or each.at_most.max_contexts_per_participant is not None
+        }
 
     def _update_buckets(self, now: float, ids: Iterable[str] | None = None) -> None:
-        """Apply the rates to buckets, and drop those of participants that are not known."""
+        """Apply the rates to the buckets of these participants; of all, drop those not known."""
+        if ids is None:
+            self._drop_unknown()
         for buckets, rate in ((self._buckets, _rate), (self._joins, _join_rate)):
-            if ids is None:
-                for id in buckets.keys() - self._settings.keys():
-                    del buckets[id]
             for id in buckets if ids is None else buckets.keys() & set(ids):
                 buckets[id].change(rate(self.limits(id)), now)
-        if ids is None:
-            self.drop_unknown_cards()
+
+    def _drop_unknown(self) -> None:
+        """Drop the buckets and cards of participants that are not known."""
+        known = set(self.known())
+        for buckets in (self._buckets, self._joins):
+            for id in buckets.keys() - known:
+                del buckets[id]
+        self.cards.keep(known)
 
     def settings(self, participant: str) -> ParticipantSettings | None:
         """Return the settings of a participant; None if it is not configured."""
+        self._unpack(participant)
         return self._settings.get(participant)
 
     @property
     def has_persons(self) -> bool:
         """Whether one of the configured participants is a person."""
-        return any(settings.person for settings in self._settings.values())
+        kept = self._absent.values()
+        return any(each.person for each in kept) or any(
+            settings.person for settings in self._settings.values()
+        )
 
     def is_person(self, participant: str) -> bool:
         """Return whether a participant is configured as a person."""
-        settings = self._settings.get(participant)
+        settings = self._settings.get(participant) or self._absent.get(participant)
         return settings is not None and settings.person
 
     def rights(self, participant: str) -> Rights:
         """Return what a participant may hear of the log (H-06)."""
-        settings = self._settings.get(participant)
+        settings = self.settings(participant)
         return Rights(participant, everything if settings is None else settings.hears)
 
     def bucket(self, participant: str) -> Bucket | None:
@@ -185,7 +225,7 @@ class Members:
 
     def new(self, participant: str) -> Member:
         """Return a member that is not present yet."""
-        settings = self._settings.get(participant) or ParticipantSettings.unknown(participant)
+        settings = self.settings(participant) or ParticipantSettings.unknown(participant)
         bucket = self._buckets.get(participant)
         if bucket is None:
             bucket = self._buckets[participant] = Bucket(_rate(self.limits(participant)))
@@ -198,7 +238,7 @@ class Members:
 
     def drop_unknown_cards(self) -> None:
         """Forget the cards of participants that are not configured."""
-        self.cards.keep(self._settings)
+        self.cards.keep(self.known())
 
     def show_card(self, participant: str, *others: Member) -> None:
         """Take note that a participant has another card, where welcomes and presence show it."""

@@ -30,6 +30,7 @@ SUBPROTOCOL: Final = "mcpp.v0.1"
 CODE_HEADER: Final = "mcpp-code"
 _BEARER_SUBPROTOCOL: Final = "mcpp.bearer."
 _KEYS_MISSING: Final = "the keys of the token's issuer are not known yet; try again"
+_NO_ROLE: Final = "this token has no role in the admin's interface"
 _NO_POD: Final = "this token is for no pod of this gateway"
 _MAX_SIGNED_LENGTH: Final = 8192
 _is_three_parts = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+").fullmatch
@@ -238,19 +239,22 @@ class AdmissionControl:
             return self._refuse_for_now(holder.is_guess, 1.0, address, now)
         if isinstance(holder, Denial):
             return holder
-        refusal = None
-        if holder.grant is None or not holder.grant.admin:
-            refusal = "this token has no role in the admin's interface"
-        elif not holder.pods:
-            refusal = _NO_POD
-        is_whole = self._pod_names.issubset(holder.pods)
-        pods = None if is_whole else frozenset(holder.pods)
         grant = holder.grant
+        if grant is None:
+            return Admin(holder.participant, refusal=_NO_ROLE)
+        # None where the token may use its name.
+        names = {pod: self._name_refusal(holder, grant, pod) for pod in holder.pods}
+        pods = frozenset(pod for pod, refusal in names.items() if refusal is None)
+        refusal = None
+        if not grant.admin:
+            refusal = _NO_ROLE
+        elif not pods:
+            refusal = next(iter(names.values()), None) or _NO_POD
         return Admin(
             holder.participant,
-            token_id=None if grant is None else grant.token_id,
-            issuer=None if grant is None else grant.issuer,
-            pods=pods,
+            token_id=grant.token_id,
+            issuer=grant.issuer,
+            pods=None if self._pod_names <= pods else pods,
             refusal=refusal,
         )
 
@@ -272,8 +276,12 @@ class AdmissionControl:
             return self._throttle.count(found)
         if grant is None:
             return found
-        refusal = self._pods[found].members.grant_refusal(holder.participant, grant.issuer)
+        refusal = self._name_refusal(holder, grant, found)
         return found if refusal is None else self._throttle.count(Denial(403, refusal))
+
+    def _name_refusal(self, holder: _Holder, grant: Grant, pod: str) -> str | None:
+        """Return why a signed token may not use its name in a pod; None if it may (S-04)."""
+        return self._pods[pod].members.grant_refusal(holder.participant, grant.issuer)
 
     def _authenticate(
         self, headers: Headers, address: str, now: float, waited: Waiting | None = None

@@ -442,6 +442,24 @@ async def test_the_admin_of_a_pod_sees_nothing_of_the_others() -> None:
             assert (await ask(gateway, "status", pod_admin(issuer, "none")))[0] == 403
 
 
+@pytest.mark.rule("S-04", "O-08")
+async def test_an_admin_has_no_role_where_its_name_is_anothers() -> None:
+    with LoopbackIssuer().serving() as issuer:
+        async with two_pods(issuer) as gateway:
+
+            def admin(name: str) -> str:
+                return issuer.sign(name, mcpp={"admin": True})
+
+            status, reason = await ask(gateway, "status", admin("alice"))  # configured in both
+            assert (status, reason) == (403, "the participant is configured with another token\n")
+            bob = admin("bob")  # configured in demo
+            assert (await ask(gateway, "status", bob))[1]["pods"] == 1
+            assert (await ask(gateway, "pods?pod=lab", bob))[0] == 200
+            assert (await ask(gateway, "pods?pod=demo", bob))[0] == 403
+            assert (await ask(gateway, "drain", bob, method="POST", body=b"{}"))[0] == 403
+            assert (await ask(gateway, "status", admin("root")))[1]["pods"] == 2
+
+
 @pytest.mark.rule("O-08")
 async def test_the_admin_of_a_pod_acts_on_nothing_else() -> None:
     with LoopbackIssuer().serving() as issuer:
@@ -522,6 +540,18 @@ async def test_what_admins_do_and_try_is_logged_with_who_and_what(
             assert (len(jti), len(target["participant"])) == (128, 128)
             await act(ADMIN, "kick", json.dumps({"x" * 4_000: 1}).encode())
             assert len(logged()[-1]) <= 400
+            for method, path, status in (
+                ("GET", "nope", 404),
+                ("POST", "nope", 405),
+                ("GET", "kick", 405),
+                ("PUT", "status", 405),
+                ("GET", "status?x=1", 400),
+                ("GET", "limits?participant=alice", 400),
+            ):
+                assert (await ask(gateway, path, signed_admin, method=method))[0] == status
+                who, issuer_name, _, action, _, refused, _ = logged()
+                assert (who, issuer_name, refused) == ("root", "company", status)
+                assert action == path.partition("?")[0]
             await ask(gateway, "connections", signed_admin)  # reading is not logged
             await ask(gateway, "kick", "wrong-token-0123456789", method="POST", body=b"{}")
             (line,) = [vars(each) for each in caplog.records if "address" in vars(each)]

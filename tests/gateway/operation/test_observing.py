@@ -376,8 +376,8 @@ def test_a_readable_file_with_secrets_is_warned_of(
 
 
 @pytest.mark.rule("O-05")
-@pytest.mark.parametrize("mode", [0o600, 0o640, 0o604])
-def test_a_signing_key_that_others_can_read_is_warned_of(
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o604, 0o620])
+def test_a_signing_key_that_others_can_read_or_change_is_warned_of(
     tmp_path: Path, mode: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = TokenStore(tmp_path / "tokens")
@@ -387,4 +387,20 @@ def test_a_signing_key_that_others_can_read_is_warned_of(
     path = tmp_path / "gateway.toml"
     path.write_text('[tokens]\npath = "tokens"\n[pods.demo]\n')
     assert main(["gateway", "--check", "--config", str(path)]) == 0
-    assert (f"other users can read {key}" in capsys.readouterr().out) == (mode != 0o600)
+    warning = f"other users can read or change {key}"
+    assert (warning in capsys.readouterr().out) == (mode != 0o600)
+
+
+@pytest.mark.rule("O-05")
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o770, 0o1777])
+def test_a_folder_in_which_others_could_add_signing_keys_is_warned_of(
+    tmp_path: Path, mode: int
+) -> None:
+    folder = tmp_path / "tokens"
+    TokenStore(folder).create()
+    folder.chmod(mode)
+    path = tmp_path / "gateway.toml"
+    path.write_text('[tokens]\npath = "tokens"\n[pods.demo]\n')
+    warning = f"other users can add keys to {folder}"
+    found = any(warning in each for each in config.load(path, {}).warnings)
+    assert found == (mode in (0o770, 0o1777))

@@ -162,7 +162,7 @@ async def test_clients_resume_within_a_second_in_twenty_upgrades(tmp_path: Path)
     ("before", "mistake", "reason"),
     [
         ("[log]", "nonsense", "not valid TOML"),
-        ("[log]", BROKEN_KEYS + "[log]", "issuers.company.jwks_file: not a JWK set"),
+        ("[log]", BROKEN_KEYS + "[log]", "keys.json: not a JWK set"),
         ("[gateway]\nport = ", BROKEN_TLS, "gateway.tls_cert: cannot load"),
     ],
 )

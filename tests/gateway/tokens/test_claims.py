@@ -12,7 +12,7 @@ from mcpp.filters import parse as parse_filter
 from mcpp.protocol.capabilities import Capabilities
 from mcpp.testing.strategies import envelopes
 from mcpp_gateway.core.limits import ParticipantLimits, PodLimits
-from mcpp_gateway.tokens.claims import ClaimError, Grant, Template, read_grant
+from mcpp_gateway.tokens.claims import ClaimError, Grant, RightsReader, Template, read_grant
 
 NOW = 1_000_000.0
 
@@ -22,16 +22,17 @@ def grant(
     *,
     mcpp: Any = None,
     pods: tuple[str, ...] = ("demo", "lab"),
+    reader: RightsReader | None = None,
+    is_own: bool = False,
     **claims: Any,
 ) -> Grant:
     stated = {"sub": "ada", "exp": NOW + 60, "iat": NOW, **claims}
     return read_grant(
         {**stated, **({} if mcpp is None else {"mcpp": mcpp})},
-        issuer="company",
-        template=template,
-        namespace="mcpp",
+        reader or RightsReader("company", template, "mcpp"),
         subject="sub",
         leeway_seconds=30.0,
+        is_own=is_own,
         pods=pods,
         now=NOW,
     )
@@ -171,6 +172,15 @@ def test_a_token_has_to_be_valid_now_and_to_expire(claims: dict[str, Any], reaso
 
 
 @pytest.mark.rule("S-07")
+def test_own_tokens_begin_with_clocks_that_differ_and_end_exactly() -> None:
+    found = grant(iat=NOW + 29, nbf=NOW + 29, exp=NOW + 60, is_own=True)
+    assert (found.issued, found.until) == (NOW + 29, NOW + 60)
+    refused: list[dict[str, Any]] = [{"iat": NOW + 31}, {"nbf": NOW + 31}, {"exp": NOW - 1}]
+    for claims in refused:
+        assert refusal(is_own=True, **claims)
+
+
+@pytest.mark.rule("S-07")
 def test_clocks_may_differ_a_little() -> None:
     assert grant(exp=NOW - 29, nbf=NOW + 29).until == NOW + 1
 
@@ -204,3 +214,47 @@ def test_an_issuer_names_only_the_participants_that_it_may() -> None:
 )
 def test_rights_that_are_not_understood_are_refused(rights: Any) -> None:
     assert refusal(Template(multiple=True), mcpp=rights)
+
+
+@pytest.mark.rule("S-05")
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"mcpp": {"capabilities": [{"kind": "chat", "to": "\ud800"}]}},
+        {"mcpp": {"capabilities": [{"kind": "chat", "payload": {"\ud800": 1}}]}},
+        {"mcpp": {"capabilities": [{"kind": "chat", "payload": {"n": 2**64}}]}},
+        {"mcpp": {"capabilities": [{"kind": "chat", "payload": {"n": -(2**64)}}]}},
+        {"mcpp": {"hears": {"kind": "\ud800"}}},
+        {"mcpp": {"\ud800": True}},
+        {"jti": "\ud800"},
+        {"jti": 2**64},
+    ],
+)
+def test_what_no_envelope_can_hold_is_refused(claims: dict[str, Any]) -> None:
+    name = next(iter(claims))
+    assert f"the claim {name!r} has half of a surrogate pair" in refusal(**claims)
+
+
+@pytest.mark.rule("S-15")
+def test_equal_rights_are_compiled_once_for_all_tokens_of_an_issuer() -> None:
+    reader = RightsReader("company", Template(capabilities=({"kind": "c*"},)), "mcpp")
+
+    def capabilities(kind: str, **claims: Any) -> Capabilities:
+        stated = {"capabilities": [{"kind": kind}]}
+        return grant(mcpp=stated, reader=reader, **claims).settings.capabilities
+
+    first = capabilities("chat", sub="ada", jti="1")
+    assert capabilities("chat", sub="eve", jti="2") is first
+    assert capabilities("call", sub="ada") is not first
+    assert capabilities("chat") is first
+    for number in range(200):  # more than is kept
+        capabilities(f"{number:01000d}")
+    assert capabilities("chat") is not first
+
+
+@pytest.mark.rule("S-15")
+def test_rights_that_are_refused_are_refused_again() -> None:
+    reader = RightsReader("company", Template(), "mcpp")
+    for _ in range(2):
+        with pytest.raises(ClaimError, match="has no kind"):
+            grant(mcpp={"capabilities": [{"to": "x"}]}, reader=reader)

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import jwt
 import pytest
 
 from mcpp.cli.main import main
 from mcpp_gateway.config import ConfigError
+from mcpp_gateway.tokens.keys import KeySetError
 from mcpp_gateway.tokens.store import TokenStore
 from tests.gateway.sockets import config_text, running
 from tests.gateway.tokens.test_sockets_tokens import status
@@ -222,3 +224,63 @@ async def test_a_gateway_that_may_not_read_its_revocations_does_not_start(
     with user(_OTHER), pytest.raises(ConfigError, match="Permission denied"):
         async with running(gateway_text(folder)):
             pass
+
+
+@pytest.mark.rule("S-07")
+@pytest.mark.anyio
+async def test_a_token_of_a_machine_whose_clock_is_a_little_ahead_is_good(folder: Path) -> None:
+    ahead = time.time() + 20
+    token = TokenStore(folder).sign("ada", ["demo"], {}, now=ahead, expires=ahead + 60)
+    async with running(gateway_text(folder)) as gateway:
+        assert await status(gateway, token) == 101
+
+
+@as_root
+@pytest.mark.rule("S-08")
+@pytest.mark.anyio
+async def test_a_key_of_another_user_admits_no_one(folder: Path, tmp_path: Path) -> None:
+    foreign = TokenStore(tmp_path / "foreign")
+    foreign.create()
+    (key,) = foreign.folder.glob("key-*.pem")
+    async with running(gateway_text(folder)) as gateway:
+        copy = folder / key.name
+        copy.write_bytes(key.read_bytes())
+        os.chown(copy, _OTHER, _OTHER)
+        look(gateway)
+        assert await status(gateway, sign(foreign, "ada")) == 401
+        os.chown(copy, 0, 0)
+        look(gateway)
+        assert await status(gateway, sign(foreign, "ada")) == 101
+
+
+@as_root
+@pytest.mark.rule("S-08")
+def test_keys_belong_to_the_owner_of_the_folder_or_root(folder: Path) -> None:
+    (key,) = folder.glob("key-*.pem")
+    os.chown(folder, _OTHER, _OTHER)
+    for owner in (0, _OTHER):
+        os.chown(key, owner, owner)
+        TokenStore(folder).check()
+    os.chown(key, _OTHER - 1, _OTHER)
+    with pytest.raises(KeySetError, match="another user may have written it"):
+        TokenStore(folder).check()
+
+
+@pytest.mark.rule("S-08")
+def test_a_key_that_every_user_may_change_is_not_used(folder: Path) -> None:
+    (key,) = folder.glob("key-*.pem")
+    key.chmod(0o602)
+    with pytest.raises(KeySetError, match="another user may have written it"):
+        TokenStore(folder).check()
+
+
+def test_the_newest_key_signs_also_in_a_copy_of_the_folder(folder: Path) -> None:
+    store = TokenStore(folder)
+    ids = [*store.key_ids(), *(store.add_key() for _ in range(9))]
+    assert store.key_ids() == ids
+    for age, id in enumerate(ids):  # as if the newest were copied first
+        os.utime(folder / f"key-{id}.pem", (1000 - age, 1000 - age))
+    assert store.key_ids() == ids
+    assert jwt.get_unverified_header(sign(store, "ada"))["kid"] == ids[-1]
+    store.delete_key(ids[-1])
+    assert store.key_ids()[-1] == ids[-2]

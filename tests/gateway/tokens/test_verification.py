@@ -16,8 +16,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcpp_gateway import config
+from mcpp_gateway.config import ConfigError
 from mcpp_gateway.tokens import fetching
-from mcpp_gateway.tokens.claims import Grant, Template
+from mcpp_gateway.tokens.claims import Grant, RightsReader, Template
 from mcpp_gateway.tokens.key_cache import KEEP_SECONDS, REFRESH_SECONDS, KeyCache
 from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey, read_key_set, read_public_key
 from mcpp_gateway.tokens.verdicts import BadToken, Unverifiable
@@ -27,13 +29,17 @@ from tests.gateway.tokens.issuer import LoopbackIssuer, jwk, new_key, part
 ALGORITHMS = ("EdDSA", "ES256", "RS256")
 
 
+def rights(issuer: str) -> RightsReader:
+    return RightsReader(issuer, Template(), "mcpp")
+
+
 def verifier(issuer: LoopbackIssuer, *, renews: bool = False) -> Issuers:
     loop = asyncio.new_event_loop()
     cache = KeyCache("company", lambda: read_key_set(issuer.key_set()), loop, time.time)
     cache._renews = renews
     cache.load()
     loop.close()
-    return Issuers([Issuer("company", None, "mcpp", cache, Template())], ["demo"])
+    return Issuers([Issuer(None, "mcpp", cache, rights("company"))], ["demo"])
 
 
 @pytest.mark.rule("S-02")
@@ -132,7 +138,7 @@ def test_issuers_with_the_same_keys_are_told_apart_by_their_audiences() -> None:
     cache.load()
     loop.close()
     names = ("people", "agents")
-    issuers = Issuers([Issuer(name, None, name, cache, Template()) for name in names], ["demo"])
+    issuers = Issuers([Issuer(None, name, cache, rights(name)) for name in names], ["demo"])
     for name in names:
         found = issuers.verify(issuer.sign("ada", aud=name), time.time())
         assert isinstance(found, Grant)
@@ -324,7 +330,7 @@ def test_invented_key_ids_reach_the_key_server_at_most_once_in_five_seconds() ->
     async def check() -> None:
         cache = KeyCache("company", read, asyncio.get_running_loop(), clock)
         cache.load()
-        known = Issuers([Issuer("company", None, "mcpp", cache, Template())], ["demo"])
+        known = Issuers([Issuer(None, "mcpp", cache, rights("company"))], ["demo"])
         issuer.current = "invented"
         issuer.keys["invented"] = new_key()
         token = issuer.sign("ada")
@@ -364,3 +370,42 @@ def test_a_key_server_that_sends_a_byte_at_a_time_is_cut_off(
         finally:
             ended.set()
             thread.join()
+
+
+@pytest.mark.rule("S-08")
+@pytest.mark.parametrize("host", ["exa mple.org", "exa\tmple.org", "a" * 64 + ".org", ".org", "["])
+def test_an_address_that_no_server_can_have_is_an_error_of_the_key_server(host: str) -> None:
+    with pytest.raises(KeySetError):
+        fetching.fetch(f"https://{host}/keys")
+
+
+@pytest.mark.rule("S-08")
+def test_a_mistake_while_reading_keys_holds_up_no_request() -> None:
+    def read() -> tuple[VerifyingKey, ...]:
+        raise RuntimeError("unexpected")
+
+    async def check() -> None:
+        async with asyncio.timeout(10):
+            cache = KeyCache("company", read, asyncio.get_running_loop(), time.time)
+            assert await cache.refresh() is False
+            assert cache.refreshing is None
+
+    asyncio.run(check())
+
+
+@pytest.mark.rule("S-08")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://exa mple.org/keys",
+        "https://example.org/the keys",
+        "https://ex\u00e4mple.org",
+        "http://example.org/keys",
+        "https://",
+        "example.org/keys",
+    ],
+)
+def test_an_address_of_keys_that_cannot_work_fails_the_check(url: str) -> None:
+    text = f'[issuers.company]\njwks_url = "{url}"\naudience = "mcpp"\n'
+    with pytest.raises(ConfigError, match=r"issuers\.company\.jwks_url: must be an https address"):
+        config.parse(text, {})

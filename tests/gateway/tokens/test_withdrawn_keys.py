@@ -166,7 +166,7 @@ async def test_a_reload_ends_the_connections_of_a_key_that_the_file_has_no_more(
         look(gateway)
         await check_open(ada, "ada")
         path.write_text("not a key")
-        with pytest.raises(config.ConfigError):
+        with pytest.raises(config.ConfigError, match=rf"^issuers\.company\.{form}: {path}: not a "):
             gateway.reconfigure(config.parse(text, {}))
         look(gateway)
         await check_open(ada, "ada")

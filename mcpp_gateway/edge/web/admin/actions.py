@@ -44,6 +44,7 @@ class Done(msgspec.Struct, frozen=True, omit_defaults=True):
 
 _NOT_KEPT: Final = "until the gateway restarts: without [tokens] revocations are not stored"
 _NOT_STORED: Final = "revoked, but not stored, so that a restart forgets it; mend this and repeat"
+_OUT_OF_REACH: Final = "nothing is revoked: the cluster's log is out of reach; try again"
 _CONFIGURED: Final = "its token in the configuration stays valid: change it there, and reload"
 _NOT_CONNECTED: Final = "nothing here is connected by that name: check the spelling"
 _ELSEWHERE: Final = "it is connected at another gateway: a kick is for the gateway that is asked"
@@ -101,7 +102,7 @@ async def _revoke_everywhere(scope: Scope, name: str) -> Done | Denial:
     except TooManyRevocationsError as error:
         return Denial(507, str(error))
     except McppError as error:
-        return Denial(503, str(error), retry_after_seconds=5)
+        return Denial(503, f"{_OUT_OF_REACH} ({error})", retry_after_seconds=5)
     if found.not_stored:
         closed = f"connections closed: {found.closed}"
         return Denial(500, f"{_NOT_STORED}: {found.not_stored}; {closed}")

@@ -6,6 +6,7 @@ Everything is JSON. Reading is GET; what changes something is POST with a JSON o
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -42,23 +43,21 @@ def handle(
     if not admission.has_admin:
         return Denial(404, "not found")
     name = request.path.removeprefix(PREFIX)
-    if request.method not in ("GET", "POST"):
-        return Denial(405, "not supported", allowed="POST" if name in ACTIONS else "GET")
     admin = admission.recognise_admin(request.headers, request.address, gateway.hub.clock())
     if isinstance(admin, Denial):
         return admin  # of a token that is not known: the connection logs it
     attempt = _Attempt(admin, request, name)
     if admin.refusal is not None:
         return attempt.refuse(403, admin.refusal)
-    if name in ACTIONS:
-        if request.method != "POST":
-            return Denial(405, "use POST", allowed="POST")
+    is_action = name in ACTIONS
+    allowed = "POST" if is_action else "GET"
+    if request.method != allowed:
+        return replace(attempt.refuse(405, f"use {allowed}"), allowed=allowed)
+    if is_action:
         return _act(Scope(gateway, admin), attempt)
     if name in VIEWS or name == _DOCUMENT:
-        if request.method != "GET":
-            return Denial(405, "use GET", allowed="GET")
         return _show(Scope(gateway, admin), attempt)
-    return Denial(404, "not found")
+    return attempt.refuse(404, "not found")
 
 
 class _Attempt(NamedTuple):
@@ -108,7 +107,7 @@ def _show(scope: Scope, attempt: _Attempt) -> Response | Denial:
     except NotAllowedError as error:
         return attempt.refuse(403, str(error))
     except BadRequestError as error:
-        return Denial(400, str(error))
+        return attempt.refuse(400, str(error))
 
 
 def _act(scope: Scope, attempt: _Attempt) -> "Response | Denial | asyncio.Task[Response | Denial]":
