@@ -179,8 +179,8 @@ def read_grant(
         limits=template.limits,
         at_most=stated.limits,
     )
-    pod_claim = stated.pod if claims.get("pod") is None else claims["pod"]
-    allowed = tuple(pod for pod in pods if template.allows_pod(pod) and _names(pod_claim, pod))
+    named = (claims.get("pod"), stated.pod)
+    allowed = [pod for pod in pods if template.allows_pod(pod)]
     token_id = claims.get("jti")
     _encoded(token_id, "jti")
     return Grant(
@@ -189,7 +189,7 @@ def read_grant(
         until,
         issued,
         token_id if isinstance(token_id, str) else None,
-        pods=allowed,
+        pods=tuple(pod for pod in allowed if all(_names(each, pod) for each in named)),
         admin=stated.admin,
     )
 

@@ -152,6 +152,12 @@ def test_a_pod_of_null_is_none_at_all() -> None:
     assert grant(pod=None, mcpp={"pod": "lab"}).pods == ("lab",)
 
 
+@pytest.mark.rule("S-06")
+def test_a_token_with_both_claims_is_for_the_pods_that_both_name() -> None:
+    assert grant(pod=["demo", "lab"], mcpp={"pod": "lab"}).pods == ("lab",)
+    assert grant(pod="demo", mcpp={"pod": "lab"}).pods == ()
+
+
 @pytest.mark.rule("S-07")
 @pytest.mark.parametrize(
     ("claims", "reason"),
