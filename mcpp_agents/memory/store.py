@@ -214,8 +214,7 @@ class MemoryStore:
             erased = [
                 item
                 for item in self._engine.stored_by(self._caller.principal.id)
-                if (item.origin == "bus" or item.is_about_envelope)
-                and any(_covers(erasure, item) for erasure in erasures)
+                if item.is_from_pod and any(_covers(erasure, item) for erasure in erasures)
             ]
             for item in erased:
                 self._engine.remove(item.seq)

@@ -104,7 +104,7 @@ def plan_from(pack: ContextPack, *, budget: int) -> SynthesisPlan:
         sources=list(dict.fromkeys(item.source for item in items if item.source)),
         total_items=len(items),
         usage_hint=hint,
-        markdown=_markdown(pack.goal, sections, gaps, contradictions, hint, budget),
+        markdown=_markdown(sections, gaps, contradictions, hint, budget),
     )
 
 
@@ -205,14 +205,13 @@ def _gaps(
 
 
 def _markdown(
-    goal: str,
     sections: Sequence[PlanSection],
     gaps: Sequence[str],
     contradictions: Sequence[Contradiction],
     hint: str,
     budget: int,
 ) -> str:
-    head = [f"# Plan: {escaped_line(goal)}", hint]
+    head = ["# Plan", hint]
     tail: list[str] = []
     if gaps:
         tail += ["## Gaps", "\n".join(f"- {escaped_line(gap)}" for gap in gaps)]

@@ -47,7 +47,6 @@ def clamped_budget(tokens: float) -> int:
 
 
 def render_within(
-    goal: str,
     sections: Sequence[PackSection],
     usage_hint: str,
     *,
@@ -60,7 +59,7 @@ def render_within(
     # Each text is counted once: a form has the tokens of the item without content and of its own.
     bare = [count_tokens(renderer.around("")) for renderer in renderers]
     complete = list(map(_complete_form, items, renderers, bare))
-    room = budget - count_tokens(render(goal, [], usage_hint)) - _HEADING_TOKENS * len(sections)
+    room = budget - count_tokens(render([], usage_hint)) - _HEADING_TOKENS * len(sections)
     if sum(form.tokens for form in complete) <= room:
         chosen: Sequence[_Form | None] = complete
     else:
@@ -77,19 +76,17 @@ def render_within(
     markdown = {
         item.id: form.markdown for item, form in zip(items, chosen, strict=True) if form is not None
     }
-    return _render(goal, sections, usage_hint, markdown)
+    return _render(sections, usage_hint, markdown)
 
 
-def _render(
-    goal: str, sections: Sequence[PackSection], usage_hint: str, shown: Mapping[str, str]
-) -> str:
+def _render(sections: Sequence[PackSection], usage_hint: str, shown: Mapping[str, str]) -> str:
     """Return the Markdown of the items that are shown."""
     fitted = [
         (section.title, own)
         for section in sections
         if (own := [shown[item.id] for item in section.items if item.id in shown])
     ]
-    return render(goal, fitted, usage_hint)
+    return render(fitted, usage_hint)
 
 
 def _complete_form(item: PackItem, renderer: ItemRenderer, bare: int) -> _Form:

@@ -346,7 +346,6 @@ def _pack(request: PackRequest, query: Query, items: Sequence[PackItem]) -> Cont
         total_items=len(items),
         usage_hint=hint,
         markdown=render_within(
-            request.goal,
             sections,
             hint,
             terms=query.terms,

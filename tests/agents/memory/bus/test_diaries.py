@@ -164,7 +164,7 @@ def test_it_is_the_diary_that_the_agent_has_with_the_file_itself(store: MemorySt
     )
     handlers.call("remember", DIARY, "ann", is_private=True)
     read = handlers.call("context", {"goal": "zebra", "agent_id": "ann"}, "ann", is_private=True)
-    assert titles(read) == {"Which zebra?", "The quagga plan"}
+    assert titles(read) == {"@bob asked: Which zebra?", "The quagga plan"}
     recalled = AgentMemory(store, pod="demo", agent="ann").recall("zebra", max_tokens=4_000)
     assert "okapi" in recalled
     for pod, sender in (("demo", "bob"), ("other", "ann")):
