@@ -1,6 +1,7 @@
 """Compilation of a context pack: search, rank, select, explain."""
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mcpp_agents.memory.access import Principal, View, view_of
@@ -65,6 +66,15 @@ class _Found(NamedTuple):
     items: dict[int, Item]
 
 
+class Compilation(NamedTuple):
+    """A pack, and where the terms of its goal are found."""
+
+    pack: ContextPack
+    query: Query
+    held: frozenset[str]  # the terms that its items contain
+    known: AbstractSet[str]  # those that any item contains
+
+
 class Compiler:
     """Compiles packs from one engine, which it only reads."""
 
@@ -72,7 +82,7 @@ class Compiler:
         self._engine = engine
         self._embedder = embedder
 
-    def compile(self, request: PackRequest, principal: Principal, now: float) -> ContextPack:
+    def compile(self, request: PackRequest, principal: Principal, now: float) -> Compilation:
         """Return the pack for a request.
 
         Raises:
@@ -81,7 +91,7 @@ class Compiler:
         with self._engine.reading():
             return self._compile(request, principal, now)
 
-    def _compile(self, request: PackRequest, principal: Principal, now: float) -> ContextPack:
+    def _compile(self, request: PackRequest, principal: Principal, now: float) -> Compilation:
         view = _view(request, principal)
         layer = LAYERS[request.layer]
         limit = _clamped(request.limit, 1, _MAX_ITEMS)
@@ -116,7 +126,8 @@ class Compiler:
             )
             for position, candidate in enumerate(chosen)
         ]
-        return _pack(request, query, packed)
+        held = frozenset(term for each in evidence.values() for term in each.terms)
+        return Compilation(_pack(request, query, packed), query, held, matches.rarity.keys())
 
     def rank(
         self, request: PackRequest, principal: Principal, limit: int
