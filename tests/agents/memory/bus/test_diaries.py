@@ -141,6 +141,17 @@ async def test_a_diary_entry_that_all_have_heard_is_refused(store: MemoryStore) 
             await ann.call("memory", "remember", title="x", agent_id="ann", private=True)
 
 
+@pytest.mark.anyio
+async def test_a_private_call_stores_nothing_that_all_can_read(store: MemoryStore) -> None:
+    async with with_memory(MemoryPod(), store) as (ann, bob, _):
+        public: dict[str, Any] = {"title": "x", "content": "zebra"}
+        for draft in (public, public | {"project": "pod:test"}):
+            with pytest.raises(ToolError, match="stores in a diary only"):
+                await ann.call("memory", "remember", draft, private=True)
+        assert titles(await bob.call("memory", "context", goal="zebra")) == set()
+        assert not (await ann.call("memory", "remember", DIARY, private=True)).is_error
+
+
 async def asked(pod: mcpp.Pod, times: int) -> int:
     """Ask for the participant's own diary some times; return how often it was answered."""
     answered = 0
@@ -220,9 +231,12 @@ def test_a_result_that_all_hear_never_has_a_diary(store: MemoryStore) -> None:
 def test_a_relation_to_ones_diary_shows_it_to_no_one_else(store: MemoryStore) -> None:
     handlers = MemoryToolHandlers(store, Principal.for_pod("demo"))
     entry = handlers.call("remember", DIARY, "ann", is_private=True).value["id"]
+    public = {"title": "Public", "content": "zebra"}
+    shown = handlers.call("remember", public, "bob").value["id"]
     for kind in ("contradicts:", "requires:", ""):
-        draft = {"title": f"Public {kind}", "content": "zebra", "related_to": [kind + entry]}
+        draft = {**DIARY, "title": f"Okapi {kind}", "related_to": [kind + shown]}
         assert not handlers.call("remember", draft, "ann", is_private=True).is_error
+        draft = {**public, "agent_id": "bob", "related_to": [kind + entry]}
         stolen = handlers.call("remember", draft, "bob", is_private=True)
         assert (stolen.is_error, stolen.text) == (True, f"Unknown memory: {entry}")
     for sender, is_private in (("bob", True), ("bob", False), ("ann", False)):
