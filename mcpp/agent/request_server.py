@@ -235,7 +235,8 @@ class RequestServer:
                 content, attachments = await self._private_answer(message, outcome, call)
             await send(content, attachments=attachments)
         except AttachmentError as error:
-            text = f"the request was carried out, but its response cannot be attached: {error}"
+            # Whether it succeeded is as private as the response.
+            text = f"the request was processed, but its response cannot be attached: {error}"
             await send(Failure(rpc.INTERNAL_ERROR, text))
         except TooLargeError as error:
             await send(Failure(rpc.INTERNAL_ERROR, f"the response is too large: {error}"))

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from mcpp_agents.memory.packing.passages import sentences
@@ -64,11 +64,15 @@ def select(
     room_early = min(needed_early, max(int(share * max_chars), max_chars - needed_late))
     room_early = max(room_early, min(costs[0], max_chars)) if early else 0
     rooms = {True: room_early, False: max_chars - room_early}
-    chosen: list[int] = []
-    for index in _ranked(said, chosen):
-        if costs[index] <= rooms[index < len(early)]:
-            rooms[index < len(early)] -= costs[index]
-            chosen.append(index)
+    ranking, left, chosen = _Ranking(said), set(range(len(said))), list[int]()
+    while left:
+        best = min(left, key=ranking.rank)
+        left.remove(best)
+        is_early = best < len(early)
+        if costs[best] <= rooms[is_early]:
+            rooms[is_early] -= costs[best]
+            chosen.append(best)
+            ranking.choose(best)
     return [said[i] for i in sorted(chosen)]
 
 
@@ -82,32 +86,30 @@ def _sentences(turns: Iterable[SpokenTurn]) -> list[SpokenTurn]:
     return list(found.values())
 
 
-def _ranked(said: Sequence[SpokenTurn], chosen: Sequence[int]) -> Iterator[int]:
-    """Yield the first sentence, and then the others, each the best one after those `chosen`.
+class _Ranking:
+    """Ranks sentences after those that were chosen. Owns weights of words, and distances."""
 
-    The caller adds to `chosen` between two of them.
-    """
-    words = [parse(turn.text).terms for turn in said]
-    weight = {word: float(n) for word, n in Counter(w for each in words for w in each).items()}
-    distance = [math.inf] * len(said)  # from the nearest chosen one
-    left = set(range(len(said)))
+    def __init__(self, said: Sequence[SpokenTurn]) -> None:
+        self._places = [turn.place for turn in said]
+        self._words = [parse(turn.text).terms for turn in said]
+        counts = Counter(word for words in self._words for word in words)
+        self._weights = {word: float(count) for word, count in counts.items()}
+        self._distances = [math.inf] * len(said)  # from the nearest chosen one
 
-    def rank(index: int) -> tuple[bool, float, float, int]:
-        own = words[index]
-        worth = sum(weight[word] for word in own) / math.sqrt(len(own) or 1)
-        return index > 0, -worth, -distance[index], index
+    def rank(self, index: int) -> tuple[bool, float, float, int]:
+        """Return a key that is least for the best sentence."""
+        words = self._words[index]
+        worth = sum(self._weights[word] for word in words) / math.sqrt(len(words) or 1)
+        return index > 0, -worth, -self._distances[index], index
 
-    while left:
-        best = min(left, key=rank)
-        left.remove(best)
-        yield best
-        if not chosen or chosen[-1] != best:
-            continue
-        for word in words[best]:
-            weight[word] /= _REPETITION_DIVISOR
-        place = said[best].place
-        distance = [
-            min(known, abs(turn.place - place)) for turn, known in zip(said, distance, strict=True)
+    def choose(self, index: int) -> None:
+        """Note that a sentence was chosen."""
+        for word in self._words[index]:
+            self._weights[word] /= _REPETITION_DIVISOR
+        place = self._places[index]
+        self._distances = [
+            min(distance, abs(other - place))
+            for other, distance in zip(self._places, self._distances, strict=True)
         ]
 
 

@@ -189,7 +189,7 @@ async def test_an_answer_without_room_says_that_the_entry_is_stored(store: Memor
     limits = {"max_blob_bytes_per_pod": 5 * 16_384}
     async with with_memory(MemoryPod(limits=limits), store) as (ann, _, carol):
         await carol.attach(b"x" * (4 * 16_384))
-        with pytest.raises(RemoteError, match=r"was carried out, but .*max_blob_bytes_per_pod"):
+        with pytest.raises(RemoteError, match=r"was processed, but .*max_blob_bytes_per_pod"):
             await ann.call("memory", "remember", DIARY, private=True)
         assert [entry.title for entry in diary_of(store, "ann")] == ["The quagga plan"]
 
