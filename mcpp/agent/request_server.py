@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 from mcpp import kinds
 from mcpp.agent.fulfilments import Fulfilments
 from mcpp.agent.hooks import Hooks
-from mcpp.agent.shares import Shares
+from mcpp.agent.shares import AnswerRoom, Shares
 from mcpp.agent.threads import ThreadLimitError, requester
 from mcpp.agent.tools import ToolCall
 from mcpp.buffers import MAX_BUFFER_BYTES
@@ -54,6 +54,7 @@ class RequestServer:
     _places: Shares = field(default_factory=lambda: Shares(MAX_REQUESTS))
     _bytes: Shares = field(default_factory=lambda: Shares(MAX_BUFFER_BYTES))
     _refusals: Shares = field(default_factory=lambda: Shares(2 * MAX_REQUESTS))
+    _room: AnswerRoom = field(default_factory=AnswerRoom)
     _proposals: Fulfilments = field(default_factory=Fulfilments)
 
     def receive(self, message: Message) -> None:
@@ -132,9 +133,7 @@ class RequestServer:
                     with spans.serving(message.envelope, message.pod.name) as span:
                         outcome = await self._outcome(message, work)
                         span.record(outcome)
-                        await self._answer(
-                            message, outcome, work.response_id, is_private=work.is_private
-                        )
+                        await self._answer(message, outcome, work)
                 return True
         except ConnectionLostError:
             pass  # no connection to respond on
@@ -179,6 +178,10 @@ class RequestServer:
         reference = private_content.marked(params, private_content.ARGUMENTS, message.attachments)
         if reference is None:
             return params
+        if not self._room.take(message.sender, private_content.LEAST_BYTES, message.pod.limits):
+            # All may hear this. The call is not begun: its answer could not be delivered.
+            raise Failure(rpc.BUSY, "busy: too many private answers in ten minutes")
+        call._reserved.append(private_content.LEAST_BYTES)
         call.keep_private()
         if self._proposals.proposer(message.correlation_id) is not None:
             # It was approved without them.
@@ -195,11 +198,11 @@ class RequestServer:
             raise Failure(rpc.INVALID_PARAMS, f"the private arguments: {error}") from None
         return {**params, "arguments": arguments}
 
-    async def _answer(
-        self, message: Message, outcome: Any, id: str | None = None, *, is_private: bool = False
-    ) -> None:
+    async def _answer(self, message: Message, outcome: Any, call: ToolCall | None = None) -> None:
         kind = Kind.parse(message.kind)._replace(family=kinds.RESPONSE)
         proposer = self._proposals.proposer(message.correlation_id)
+        is_private = call is not None and call.is_private
+        id = None if call is None else call.response_id
         if is_private and proposer not in (None, message.sender):
             # The proposer hears every response to its proposal, and reads what is attached.
             outcome = Failure(rpc.INVALID_REQUEST, "a private result is only for its requester")
@@ -226,16 +229,33 @@ class RequestServer:
                 await send(payload, None, attachments)
 
         try:
-            private_to = message.sender if is_private and not isinstance(outcome, Failure) else None
-            content, attachments = await message.pod.with_references(outcome, private_to=private_to)
+            if call is None or not call.is_private or isinstance(outcome, Failure):
+                content, attachments = await message.pod.with_references(outcome)
+            else:
+                content, attachments = await self._private_answer(message, outcome, call)
             await send(content, attachments=attachments)
         except AttachmentError as error:
-            await send(Failure(rpc.INTERNAL_ERROR, f"the response cannot be attached: {error}"))
+            # Whether it succeeded is as private as the response.
+            text = f"the request was processed, but its response cannot be attached: {error}"
+            await send(Failure(rpc.INTERNAL_ERROR, text))
         except TooLargeError as error:
             await send(Failure(rpc.INTERNAL_ERROR, f"the response is too large: {error}"))
         except EncodeError as error:
             logger.exception("cannot send the response to %s", message.kind)
             await send(_invalid_result(kind, error))
+
+    async def _private_answer(
+        self, message: Message, outcome: Any, call: ToolCall
+    ) -> tuple[Any, list[Attachment]]:
+        """Upload a result for the requester only, within its share of the room for such results."""
+
+        def reserve(size: int) -> None:
+            missing = size - sum(call._reserved)
+            if not self._room.take(message.sender, missing, message.pod.limits):
+                raise AttachmentError(None, "too many private answers in ten minutes")
+
+        reference = await message.pod._attach_privately(outcome, reserve)
+        return private_content.pointing_to(reference, message.sender), [reference]
 
 
 def _size_bytes(message: Message) -> int:

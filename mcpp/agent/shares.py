@@ -5,13 +5,19 @@ half of the rest, and so on: a first request always finds a place. Nothing is re
 there is no number of requesters to configure.
 """
 
+import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Final
 
 import anyio
 
-__all__ = ["FairLimiter", "Shares"]
+__all__ = ["AnswerRoom", "FairLimiter", "Shares"]
+
+# The ten minutes, and some for the way to the gateway and its clock.
+_KEPT_SECONDS: Final = 630.0
+_LIMITS: Final = ("max_blob_bytes_per_participant", "max_blob_bytes_per_pod")
 
 
 class Shares:
@@ -89,3 +95,37 @@ class FairLimiter:
                     self._waiting.move_to_end(waiting)
                 else:
                     del self._waiting[waiting]
+
+
+class AnswerRoom:
+    """Room at the gateway for private answers, shared by those who ask for them (P-47).
+
+    A private answer is an attachment of the one that answers, which the gateway keeps for ten
+    minutes (A-15) and counts for its `max_blob_bytes_per_participant`.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._shares = Shares(0)
+        self._taken: deque[tuple[float, str, int]] = deque()  # until when, oldest first
+
+    def take(self, requester: str, size: int, limits: Mapping[str, object]) -> bool:
+        """Take room for an answer and return True, or return False if there is none.
+
+        Args:
+            requester: who asks for it.
+            size: its bytes.
+            limits: the gateway's; one that does not state these keeps what it likes.
+        """
+        stated = [limit for name in _LIMITS if isinstance(limit := limits.get(name), int)]
+        if not stated or size <= 0:
+            return True
+        now = self._clock()
+        while self._taken and self._taken[0][0] <= now:
+            _, holder, amount = self._taken.popleft()
+            self._shares.release(holder, amount)
+        self._shares.places = min(stated)
+        if not self._shares.take(requester, size):
+            return False
+        self._taken.append((now + _KEPT_SECONDS, requester, size))
+        return True

@@ -45,6 +45,7 @@ class ToolCall:
     envelope: Envelope
     _ended: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
     _private: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
+    _reserved: list[int] = field(default_factory=list, repr=False, compare=False)  # bytes
     _streams: list[TextStream] = field(default_factory=list, repr=False, compare=False)
 
     @property

@@ -37,7 +37,6 @@ from mcpp.payloads import ContextInfo, ParticipantInfo
 from mcpp.protocol import rpc
 from mcpp.protocol.cards import OfferedItem
 from mcpp.protocol.envelope import Attachment, Context, Envelope
-from mcpp.protocol.rpc import ToolResult
 from mcpp.session.claims import HeldClaim
 from mcpp.session.resumption import Delivery, Gap, HistoryEnd
 
@@ -297,29 +296,26 @@ class Pod(PodHistory):
             return await attachments.fetch(connector, attachment, max_bytes)
         return await attachments.fetch_to(connector, attachment, Path(to), max_bytes)
 
-    async def with_references(
-        self, result: Any, *, private_to: str | None = None
-    ) -> tuple[Any, list[Attachment]]:
+    async def with_references(self, result: Any) -> tuple[Any, list[Attachment]]:
         """Return an MCP result with large content uploaded and named instead, and the references.
 
-        Responses of participants are sent this way. A result that is `private_to` a participant is
-        uploaded completely. Raises AttachmentError.
+        Responses of participants are sent this way. Raises AttachmentError.
         """
-        if private_to is not None:
-            reference = await self._attach_privately(result)
-            shown = ToolResult(
-                [{"type": "text", "text": f"The result is attached, for {private_to} only."}],
-                meta=private_content.mark(reference, private_content.RESULT),
-            )
-            return shown.to_json(), [reference]
         limit = self._session.limits.get("max_message_bytes")
         # What surrounds the result takes little: a request's id, names, the references.
         max_bytes = (limit if isinstance(limit, int) else _MAX_MESSAGE_BYTES) * 3 // 4
         return await content.to_references(self._connection.connector, result, max_bytes)
 
-    async def _attach_privately(self, value: Any) -> Attachment:
-        """Upload arguments or a result of a call for the other side only (A-14)."""
+    async def _attach_privately(
+        self, value: Any, reserve: Callable[[int], None] | None = None
+    ) -> Attachment:
+        """Upload arguments or a result of a call for the other side only (A-14).
+
+        `reserve` gets the size before.
+        """
         content = private_content.seal(factory.to_raw(value, "$.payload"))
+        if reserve is not None:
+            reserve(len(content))
         return await self.attach(content, media_type=private_content.MEDIA_TYPE, private=True)
 
     def claim(self, name: str, *, wait: float | None = None) -> ClaimScope:

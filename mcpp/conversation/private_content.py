@@ -14,8 +14,9 @@ from mcpp.errors import AttachmentError, DecodeError
 from mcpp.prompts.attached import MARKS, AttachedString, read_marks
 from mcpp.protocol.envelope import Attachment
 from mcpp.protocol.jsontext import decode_unambiguous
+from mcpp.protocol.rpc import ToolResult
 
-__all__ = ["ARGUMENTS", "RESULT", "mark", "marked", "seal", "unseal"]
+__all__ = ["ARGUMENTS", "LEAST_BYTES", "RESULT", "mark", "marked", "pointing_to", "seal", "unseal"]
 
 # Where the content belongs: pointers into the parameters of a call, and into its result.
 ARGUMENTS: Final = "/arguments"
@@ -26,13 +27,13 @@ MAX_RESULT_BYTES: Final = 16_777_216
 
 _ENCODING: Final = "json"
 _SALT_BYTES: Final = 16
-_LEAST_BYTES: Final = 16_384
+LEAST_BYTES: Final = 16_384
 
 
 def seal(value: msgspec.Raw) -> bytes:
     """Return JSON as the content of a private attachment, different each time."""
     content = msgspec.json.encode({"salt": secrets.token_hex(_SALT_BYTES), "value": value})
-    padded = max(_LEAST_BYTES, 1 << (len(content) - 1).bit_length())
+    padded = max(LEAST_BYTES, 1 << (len(content) - 1).bit_length())
     return content.ljust(padded)
 
 
@@ -50,6 +51,12 @@ def unseal(content: bytes) -> Any:
 def mark(reference: Attachment, pointer: str) -> dict[str, Any]:
     """Return the `_meta` of a call or a result whose content is private."""
     return {MARKS: [{"pointer": pointer, "hash": reference.hash, "encoding": _ENCODING}]}
+
+
+def pointing_to(reference: Attachment, requester: str) -> dict[str, Any]:
+    """Return what all hear of a private result."""
+    text = {"type": "text", "text": f"The result is attached, for {requester} only."}
+    return ToolResult([text], meta=mark(reference, RESULT)).to_json()
 
 
 def marked(value: Any, pointer: str, named: Sequence[Attachment]) -> Attachment | None:

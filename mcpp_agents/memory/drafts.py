@@ -9,6 +9,7 @@ import uuid6
 
 from mcpp_agents.memory.access import scope_for
 from mcpp_agents.memory.auditing import LogPlace, StoreCaller
+from mcpp_agents.memory.errors import AccessDenied
 from mcpp_agents.memory.pack import Remembered
 from mcpp_agents.memory.redaction import redact_all
 from mcpp_agents.memory.requests import MemoryDraft
@@ -30,6 +31,9 @@ def item_from_draft(
         AccessDenied: the caller may not write to the draft's project or diary.
     """
     principal = caller.principal
+    if principal.diarist is not None and draft.agent_id is None:
+        # What only the caller and this memory have heard would be shown to all (M-56).
+        raise AccessDenied("A private call stores in a diary only: pass your name as agent_id")
     tasks = tuple(dict.fromkeys(filter(None, (draft.active_task, *draft.task_ids))))
     stated = {"task_ids": list(tasks), "active_task": draft.active_task}
     # As JSON, which is how it is stored and compared.

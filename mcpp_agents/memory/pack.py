@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from mcpp_agents.memory.requests import BUS_SCHEME
+
 
 class RelatedItem(msgspec.Struct, frozen=True, kw_only=True):
     """An item that is one relation away from a pack item."""
@@ -42,6 +44,11 @@ class PackItem(msgspec.Struct, frozen=True, kw_only=True):
     quality: Quality
     metadata: dict[str, Any]
     related: list[RelatedItem]
+
+    @property
+    def is_from_pod(self) -> bool:
+        """Whether its text was said or stored in a pod, and is quoted (M-26)."""
+        return self.quality.origin == "bus" or (self.source or "").startswith(BUS_SCHEME)
 
 
 class PackSection(msgspec.Struct, frozen=True, kw_only=True):

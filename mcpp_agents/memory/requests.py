@@ -4,6 +4,7 @@ They also define the input schemas of the tools, so their fields have the wire n
 """
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -358,7 +359,7 @@ def _check_metadata(metadata: Mapping[str, Any]) -> None:
             raise InvalidMemory(f"metadata must not contain {name}, which memory sets itself")
     try:
         encoded = msgspec.json.encode(metadata)
-    except (TypeError, ValueError, RecursionError):
+    except (TypeError, ValueError, OverflowError, RecursionError):
         raise InvalidMemory("metadata must be JSON") from None
     if len(encoded) > MAX_METADATA_BYTES:
         raise InvalidMemory(f"metadata holds at most {MAX_METADATA_BYTES} bytes")
@@ -367,10 +368,24 @@ def _check_metadata(metadata: Mapping[str, Any]) -> None:
     level: list[Any] = [metadata]
     for _ in range(MAX_METADATA_DEPTH):
         members = (each.values() if isinstance(each, Mapping) else each for each in level)
-        inner = chain.from_iterable(members)
+        inner = list(chain.from_iterable(members))
+        for one in inner:
+            _check_json(one)
         level = [one for one in inner if isinstance(one, (Mapping, list, tuple))]
     if level:
         raise InvalidMemory(f"metadata nests at most {MAX_METADATA_DEPTH} levels")
+
+
+def _check_json(value: object) -> None:
+    """Raise InvalidMemory for a value that the encoder would turn into another one."""
+    if isinstance(value, Mapping):
+        if not all(isinstance(name, str) for name in value):
+            raise InvalidMemory("metadata must be JSON: names are text")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidMemory(f"metadata must be JSON, which has no {value}")
+    elif not (value is None or isinstance(value, str | int | list | tuple)):
+        raise InvalidMemory(f"metadata must be JSON, which has no {type(value).__name__}")
 
 
 def _check_id(name: str, word: str | None) -> None:

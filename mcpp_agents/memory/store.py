@@ -36,7 +36,7 @@ from mcpp_agents.memory.requests import (
     read,
     to_seconds,
 )
-from mcpp_agents.memory.search.compiler import Compiler
+from mcpp_agents.memory.search.compiler import Compilation, Compiler
 from mcpp_agents.memory.search.embedding import Embedder, load
 from mcpp_agents.memory.storage.engine import AuditEntry, Engine, Item, ItemLink
 from mcpp_agents.memory.storage.postgres.address import is_database
@@ -182,12 +182,12 @@ class MemoryStore:
             MemoryStoreError: a field breaks a rule, or the caller may not read there.
         """
         with self._audited("context") as audit:
-            return self._compile(read({"goal": goal, **fields}, PackRequest), audit)
+            return self._compile(read({"goal": goal, **fields}, PackRequest), audit).pack
 
     def compile(self, request: PackRequest) -> ContextPack:
         """Compile a context pack for a request object."""
         with self._audited("context") as audit:
-            return self._compile(request, audit)
+            return self._compile(request, audit).pack
 
     def synthesis_plan(self, goal: str, **fields: Unpack[PlanFields]) -> SynthesisPlan:
         """Outline an artifact from what is remembered; the other fields are those of `PlanRequest`.
@@ -214,8 +214,7 @@ class MemoryStore:
             erased = [
                 item
                 for item in self._engine.stored_by(self._caller.principal.id)
-                if (item.origin == "bus" or item.is_about_envelope)
-                and any(_covers(erasure, item) for erasure in erasures)
+                if item.is_from_pod and any(_covers(erasure, item) for erasure in erasures)
             ]
             for item in erased:
                 self._engine.remove(item.seq)
@@ -231,7 +230,7 @@ class MemoryStore:
         with self._audited(tool if tool in TOOL_NAMES else "unknown") as audit:
             match tool:
                 case "context":
-                    return self._compile(read(arguments, PackRequest), audit)
+                    return self._compile(read(arguments, PackRequest), audit).pack
                 case "remember":
                     return self._remember([read(arguments, MemoryDraft)], None, audit)[0]
                 case "synthesis_plan":
@@ -369,7 +368,7 @@ class MemoryStore:
             self._background.wake()
         return answers
 
-    def _compile(self, request: PackRequest, audit: CallAudit) -> ContextPack:
+    def _compile(self, request: PackRequest, audit: CallAudit) -> Compilation:
         request.check()
         request = request.redacted()
         audit.add_details(
@@ -379,13 +378,13 @@ class MemoryStore:
             project=request.project,
             agent_id=request.agent_id,
         )
-        pack = self._compiler().compile(request, self._caller.principal, self._clock())
-        audit.succeeded(ids=[item.id for item in pack.items])
-        return pack
+        compiled = self._compiler().compile(request, self._caller.principal, self._clock())
+        audit.succeeded(ids=[item.id for item in compiled.pack.items])
+        return compiled
 
     def _plan(self, request: PlanRequest, audit: CallAudit) -> SynthesisPlan:
-        pack = self._compile(request.as_pack_request(), audit)
-        return plan_from(pack, budget=clamped_budget(request.markdown_token_budget))
+        compiled = self._compile(request.as_pack_request(), audit)
+        return plan_from(compiled, budget=clamped_budget(request.markdown_token_budget))
 
     def _forget(self, request: ForgetRequest, audit: CallAudit) -> Forgotten:
         with self._engine.writing():

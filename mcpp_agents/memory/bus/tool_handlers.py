@@ -32,8 +32,8 @@ _AROUND_BYTES: Final = 4_352
 # the next requester waits for one of them, not for a queue (M-39).
 _CONCURRENT_CALLS: Final = 4
 
-# With an `agent_id`, their results are private. That of `remember` is not by itself: its text has
-# been heard by all, unless the call is private.
+# With the caller's `agent_id`, their results are private. That of `remember` is not by itself: its
+# text has been heard by all, unless the call is private.
 _READING: Final = tuple(tool.name for tool in TOOLS if tool.reads_only)
 
 _MCP_VERSION: Final = "2025-06-18"
@@ -96,8 +96,8 @@ def register_tools(
 
     async def call_tool(params: dict[str, Any], request: ToolCall) -> Any:
         name, arguments = params.get("name", ""), params.get("arguments", {})
-        if name in _READING and isinstance(arguments, dict) and arguments.get("agent_id"):
-            request.keep_private()
+        is_asked = name in _READING and isinstance(arguments, dict)
+        reads_own_diary = is_asked and arguments.get("agent_id") == request.sender
         handlers, erasures = current()
         context = request.envelope.context
         place = erasures.place(None if context is None else context.id)
@@ -106,12 +106,15 @@ def register_tools(
             name,
             arguments,
             request.sender,
-            is_private=request.is_private,
+            is_private=request.is_private or reads_own_diary,
             place=place,
         )
         async with limiter.place(request.sender):
             # In a thread, since the database may wait for a lock or the disk.
             result = await erasures.store(call, after=place.last_erasure)
+        if reads_own_diary and not result.is_error:
+            # A refusal has nothing of a diary, and a private one would take room.
+            request.keep_private()
         return result.to_json()
 
     agent.method("initialize")(_initialize)

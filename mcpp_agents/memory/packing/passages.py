@@ -7,7 +7,6 @@ from typing import Final
 
 # White space after a sentence, or line breaks. It begins with what it looks for, which is faster.
 _SENTENCE_END: Final = re.compile(r"\s(?:(?<=[.!?。！？]\s)\s*|(?<=\n)\n*)")
-_WORD: Final = re.compile(r"\w+")
 # Enough to recognise the forms of an English word; the index stems properly.
 _ENDING: Final = re.compile(r"(?:ations?|ings?|ed|es|s|ly|e)\Z")
 _MIN_STEM: Final = 3
@@ -18,11 +17,6 @@ _GAP: Final = " … "
 def sentences(text: str) -> list[str]:
     """Split a text into sentences with normalized white space."""
     return [clean for part in _SENTENCE_END.split(text) if (clean := " ".join(part.split()))]
-
-
-def stems(text: str) -> frozenset[str]:
-    """Return the stems of a text's words."""
-    return frozenset(map(stem, _WORD.findall(text.lower())))
 
 
 def stem(word: str) -> str:

@@ -25,8 +25,6 @@ _PASSAGES: Final = 1  # the place of that form
 # For the headings of sections and the note on what is missing.
 _NOTE_TOKENS: Final = 60
 _HEADING_TOKENS: Final = 8
-# The part of the budget that the goal may have.
-_GOAL_SHARE: Final = 0.25
 # For what joins a form's parts and the items, and for rounding.
 _JOINT_TOKENS: Final = 4
 _MIN_SCORE: Final = 0.01
@@ -49,7 +47,6 @@ def clamped_budget(tokens: float) -> int:
 
 
 def render_within(
-    goal: str,
     sections: Sequence[PackSection],
     usage_hint: str,
     *,
@@ -57,13 +54,12 @@ def render_within(
     budget: int,
 ) -> str:
     """Return a pack's Markdown within a number of tokens, with a note on what is shortened."""
-    goal = _shortened(goal, round(budget * _GOAL_SHARE))
     items = [item for section in sections for item in section.items]
     renderers = [ItemRenderer(item) for item in items]
     # Each text is counted once: a form has the tokens of the item without content and of its own.
     bare = [count_tokens(renderer.around("")) for renderer in renderers]
     complete = list(map(_complete_form, items, renderers, bare))
-    room = budget - count_tokens(render(goal, [], usage_hint)) - _HEADING_TOKENS * len(sections)
+    room = budget - count_tokens(render([], usage_hint)) - _HEADING_TOKENS * len(sections)
     if sum(form.tokens for form in complete) <= room:
         chosen: Sequence[_Form | None] = complete
     else:
@@ -80,27 +76,17 @@ def render_within(
     markdown = {
         item.id: form.markdown for item, form in zip(items, chosen, strict=True) if form is not None
     }
-    return _render(goal, sections, usage_hint, markdown)
+    return _render(sections, usage_hint, markdown)
 
 
-def _shortened(goal: str, tokens: int) -> str:
-    """Return a goal cut to a number of tokens, as a small budget requires for a long one."""
-    line = " ".join(goal.split())
-    while count_tokens(line) > tokens:
-        line = line[: len(line) * 3 // 4] + "…"
-    return line
-
-
-def _render(
-    goal: str, sections: Sequence[PackSection], usage_hint: str, shown: Mapping[str, str]
-) -> str:
+def _render(sections: Sequence[PackSection], usage_hint: str, shown: Mapping[str, str]) -> str:
     """Return the Markdown of the items that are shown."""
     fitted = [
         (section.title, own)
         for section in sections
         if (own := [shown[item.id] for item in section.items if item.id in shown])
     ]
-    return render(goal, fitted, usage_hint)
+    return render(fitted, usage_hint)
 
 
 def _complete_form(item: PackItem, renderer: ItemRenderer, bare: int) -> _Form:

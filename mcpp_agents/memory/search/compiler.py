@@ -1,6 +1,7 @@
 """Compilation of a context pack: search, rank, select, explain."""
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
 from mcpp_agents.memory.access import Principal, View, view_of
@@ -69,6 +70,15 @@ class _Found(NamedTuple):
     items: dict[int, Item]
 
 
+class Compilation(NamedTuple):
+    """A pack, and where the terms of its goal are found."""
+
+    pack: ContextPack
+    query: Query
+    held: frozenset[str]  # the terms that its items contain
+    known: AbstractSet[str]  # those that any item contains
+
+
 class Compiler:
     """Compiles packs from one engine, which it only reads."""
 
@@ -76,7 +86,7 @@ class Compiler:
         self._engine = engine
         self._embedder = embedder
 
-    def compile(self, request: PackRequest, principal: Principal, now: float) -> ContextPack:
+    def compile(self, request: PackRequest, principal: Principal, now: float) -> Compilation:
         """Return the pack for a request.
 
         Raises:
@@ -116,7 +126,8 @@ class Compiler:
             )
             for position, candidate in enumerate(chosen)
         ]
-        return _pack(request, query, packed)
+        held = frozenset(term for each in evidence.values() for term in each.terms)
+        return Compilation(_pack(request, query, packed), query, held, found.matches.rarity.keys())
 
     def rank(
         self, request: PackRequest, principal: Principal, limit: int
@@ -320,7 +331,6 @@ def _pack(request: PackRequest, query: Query, items: Sequence[PackItem]) -> Cont
         total_items=len(items),
         usage_hint=hint,
         markdown=render_within(
-            request.goal,
             sections,
             hint,
             terms=query.terms,

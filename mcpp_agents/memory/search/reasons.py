@@ -41,7 +41,7 @@ def reason(
         parts.append(f"follows something close in meaning ({previous:.2f})")
     if candidate.newest:
         where = f" in project {item.project}" if item.project else ""
-        parts.append(f"the latest {known_kind(item.kind, item.origin)}{where}")
+        parts.append(f"the latest {known_kind(item.kind, is_from_pod=item.is_from_pod)}{where}")
     context = _context_of(item)
     if context and (sibling := next((x for x in better if _context_of(x) == context), None)):
         verb = "decided in" if candidate.facet == "decisions" else "from"
@@ -83,9 +83,9 @@ def _context_of(item: Item) -> tuple[object, object, object] | None:
 
 
 def _name(item: Item) -> str:
-    """Return a name for another item; the title of an item from the bus is not quoted here."""
-    if item.origin == "bus":
-        return f"a {known_kind(item.kind, item.origin)} of {item.author} ({item.id})"
+    """Return a name for another item; the title of an item from a pod is not quoted here."""
+    if item.is_from_pod:
+        return f"a {known_kind(item.kind, is_from_pod=True)} of {item.author} ({item.id})"
     text = " ".join(item.title.split())
     text = text if len(text) <= _SHOWN_TITLE_CHARS else text[: _SHOWN_TITLE_CHARS - 1] + "…"
     return _quoted([text])

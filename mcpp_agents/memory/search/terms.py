@@ -10,7 +10,8 @@ import unicodedata
 from collections import Counter
 from collections.abc import Container
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import Final
 
 from mcpp.scripts import UNSPACED
@@ -58,6 +59,11 @@ class Query:
     def __str__(self) -> str:
         return " ".join(self.terms)
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The terms that are words, and not of a run."""
+        return tuple(term for term in self.terms if not _UNSPACED_CHARACTER.match(term))
+
 
 def parse(goal: str) -> Query:
     """Return the terms and pairs of a goal, without duplicates."""
@@ -99,6 +105,25 @@ def spans(run: str, held: Container[str]) -> list[str]:
                 found.append(run[position : position + 2])
             last = position
     return found
+
+
+def uncovered(run: str, asked: Container[str], held: Container[str]) -> list[str]:
+    """Return the parts of a run, longer than a character, of which no pair in `asked` is in `held`.
+
+    A pair across two words that are held is no part: both of its characters are covered.
+    """
+    if len(run) == 1:
+        return [run] if run in asked and run not in held else []
+    pairs = [run[i : i + 2] for i in range(len(run) - 1)]
+    is_missing = [pair in asked and pair not in held for pair in pairs]
+    # The first and the last character are in one pair only.
+    bare = [all(is_missing[max(0, i - 1) : i + 1]) for i in range(len(run))]
+    parts = (
+        "".join(c for c, _ in part)
+        for is_bare, part in groupby(zip(run, bare, strict=True), key=itemgetter(1))
+        if is_bare
+    )
+    return [part for part in parts if len(part) > 1]
 
 
 def grams(text: str) -> str:

@@ -62,6 +62,6 @@ def _with_items(pack: ContextPack, items: Sequence[PackItem]) -> ContextPack:
         usage_hint=hint,
         # Never longer than it was, which was within the caller's budget.
         markdown=render_within(
-            pack.goal, sections, hint, terms=pack.query.split(), budget=estimate(pack.markdown)
+            sections, hint, terms=pack.query.split(), budget=estimate(pack.markdown)
         ),
     )

@@ -49,6 +49,11 @@ class Item:
         return self.source is not None and self.source.startswith(BUS_SCHEME)
 
     @property
+    def is_from_pod(self) -> bool:
+        """Return whether its text was said or stored in a pod, and is quoted (M-26)."""
+        return self.origin == "bus" or self.is_about_envelope
+
+    @property
     def since(self) -> float:
         """The time at which the item became true, else at which it was stored."""
         return to_seconds(self.valid_at) if self.valid_at else self.created_at

@@ -1,5 +1,7 @@
 """Storing, relating and forgetting."""
 
+import math
+from datetime import date
 from typing import Any
 
 import pytest
@@ -384,6 +386,12 @@ def test_tasks_and_metadata_are_returned_and_tasks_are_found(store: MemoryStore)
         {"a": "\x00"},
         {"a": nested(16)},
         {"a": nested(190)},
+        {"a": math.nan},
+        {"a": [-math.inf]},
+        {"a": {"b": {1}}},
+        {"a": b"x"},
+        {"a": {1: 2}},
+        {"a": [date(2026, 1, 1)]},
     ],
 )
 def test_unsuitable_metadata_are_refused(store: MemoryStore, metadata: dict[str, Any]) -> None:

@@ -19,6 +19,8 @@ from mcpp_agents.memory.bus.summaries.extractive_summary import SpokenTurn, sele
 from mcpp_agents.memory.requests import MemoryDraft
 
 MAX_ROLLING_CHARS: Final = 2_000
+# Of the new messages, however many a summary covers already: several sentences.
+_LEAST_NEW_SHARE: Final = 1 / 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +93,18 @@ class RollingState:
             messages=(before.messages if before else 0) + len(covered),
             began=before.began if before else covered[0].ts,
         )
-        sentences, turns = self.sentences, tuple(one.turn for one in covered if one.turn)
-        chosen = select([*sentences, *turns], max_chars=MAX_ROLLING_CHARS, keep=len(sentences))
+        sentences = self.sentences
+        turns = tuple(
+            one.turn._replace(place=place)
+            for place, one in enumerate(covered, self.cover.messages - len(covered))
+            if one.turn
+        )
+        chosen = select(
+            turns,
+            max_chars=MAX_ROLLING_CHARS,
+            before=sentences,
+            share=1 - max(len(covered) / self.cover.messages, _LEAST_NEW_SHARE),
+        )
         self.sentences = tuple(chosen)
         self.chars -= sum(len(turn.text) for turn in turns)
         return RollingStep(

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from mcpp_agents.memory.bus.participant import MemoryAgent
 from mcpp_agents.memory.bus.tool_handlers import MemoryToolHandlers
 from mcpp_agents.memory.errors import AccessDenied
 from mcpp_agents.memory.serving.agent_memory import AgentMemory
+from mcpp_agents.memory.storage.engine import Item
 from tests.interaction.conftest import SocketPod
 
 pytestmark = pytest.mark.rule("M-56")
@@ -141,20 +143,61 @@ async def test_a_diary_entry_that_all_have_heard_is_refused(store: MemoryStore) 
 
 
 @pytest.mark.anyio
-@pytest.mark.rule("A-15")
-async def test_answers_take_constant_room_however_many_there_are(store: MemoryStore) -> None:
-    now = [1_000_000.0]
+async def test_a_private_call_stores_nothing_that_all_can_read(store: MemoryStore) -> None:
+    async with with_memory(MemoryPod(), store) as (ann, bob, _):
+        public: dict[str, Any] = {"title": "x", "content": "zebra"}
+        for draft in (public, public | {"project": "pod:test"}):
+            with pytest.raises(ToolError, match="stores in a diary only"):
+                await ann.call("memory", "remember", draft, private=True)
+        assert titles(await bob.call("memory", "context", goal="zebra")) == set()
+        assert not (await ann.call("memory", "remember", DIARY, private=True)).is_error
+
+
+async def asked(pod: mcpp.Pod, times: int) -> int:
+    """Ask for the participant's own diary some times; return how often it was answered."""
+    answered = 0
+    for _ in range(times):
+        with suppress(RemoteError):
+            await pod.call("memory", "context", goal="zebra", agent_id=pod.me)
+            answered += 1
+    return answered
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("P-47")
+async def test_refusals_take_no_room_and_no_caller_takes_all_of_it(store: MemoryStore) -> None:
     limits = {"max_blob_bytes_per_participant": 8 * 16_384}
-    gateway = MemoryPod(limits=limits, clock=lambda: now[0])
-    async with with_memory(gateway, store) as (ann, _, _):
-        for _ in range(5):
-            for _ in range(8):
-                pack = await ann.call("memory", "context", goal="zebra", agent_id="ann")
-                assert not pack.is_error
-            with pytest.raises(RemoteError, match="max_blob_bytes_per_participant"):
-                await ann.call("memory", "context", goal="zebra", agent_id="ann")
-            now[0] += 600.0
-            gateway.tick()
+    async with with_memory(MemoryPod(limits=limits), store) as (ann, bob, carol):
+        for _ in range(12):
+            with pytest.raises(ToolError, match="its own agent only"):
+                await bob.call("memory", "context", goal="zebra", agent_id="ann")
+            with pytest.raises(RemoteError, match="intent"):
+                await bob.call("memory", "context", goal="zebra", agent_id="bob", intent="none")
+        assert not any(each.attachments for each in await bob.history().all())
+        assert await asked(bob, 6) == 4
+        assert await asked(carol, 4) == 2
+        assert await asked(ann, 1) == 1
+        # What finds no room is not begun.
+        forged = {**FORGED, "agent_id": "bob"}
+        with pytest.raises(RemoteError, match="busy"):
+            await bob.call("memory", "remember", forged, private=True)
+        assert "Forged" not in {entry.title for entry in diary_of(store, "bob")}
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("P-47")
+async def test_an_answer_without_room_says_that_the_entry_is_stored(store: MemoryStore) -> None:
+    limits = {"max_blob_bytes_per_pod": 5 * 16_384}
+    async with with_memory(MemoryPod(limits=limits), store) as (ann, _, carol):
+        await carol.attach(b"x" * (4 * 16_384))
+        with pytest.raises(RemoteError, match=r"was processed, but .*max_blob_bytes_per_pod"):
+            await ann.call("memory", "remember", DIARY, private=True)
+        assert [entry.title for entry in diary_of(store, "ann")] == ["The quagga plan"]
+
+
+def diary_of(store: MemoryStore, name: str) -> list[Item]:
+    principal = replace(Principal.for_pod("test"), diarist=name)
+    return store.acting_as(principal).diary(name, kind="episode")
 
 
 def test_it_is_the_diary_that_the_agent_has_with_the_file_itself(store: MemoryStore) -> None:
@@ -165,7 +208,7 @@ def test_it_is_the_diary_that_the_agent_has_with_the_file_itself(store: MemorySt
     )
     handlers.call("remember", DIARY, "ann", is_private=True)
     read = handlers.call("context", {"goal": "zebra", "agent_id": "ann"}, "ann", is_private=True)
-    assert titles(read) == {"Which zebra?", "The quagga plan"}
+    assert titles(read) == {"@bob asked: Which zebra?", "The quagga plan"}
     recalled = AgentMemory(store, pod="demo", agent="ann").recall("zebra", max_tokens=4_000)
     assert "okapi" in recalled
     for pod, sender in (("demo", "bob"), ("other", "ann")):
@@ -189,9 +232,12 @@ def test_a_result_that_all_hear_never_has_a_diary(store: MemoryStore) -> None:
 def test_a_relation_to_ones_diary_shows_it_to_no_one_else(store: MemoryStore) -> None:
     handlers = MemoryToolHandlers(store, Principal.for_pod("demo"))
     entry = handlers.call("remember", DIARY, "ann", is_private=True).value["id"]
+    public = {"title": "Public", "content": "zebra"}
+    shown = handlers.call("remember", public, "bob").value["id"]
     for kind in ("contradicts:", "requires:", ""):
-        draft = {"title": f"Public {kind}", "content": "zebra", "related_to": [kind + entry]}
+        draft = {**DIARY, "title": f"Okapi {kind}", "related_to": [kind + shown]}
         assert not handlers.call("remember", draft, "ann", is_private=True).is_error
+        draft = {**public, "agent_id": "bob", "related_to": [kind + entry]}
         stolen = handlers.call("remember", draft, "bob", is_private=True)
         assert (stolen.is_error, stolen.text) == (True, f"Unknown memory: {entry}")
     for sender, is_private in (("bob", True), ("bob", False), ("ann", False)):

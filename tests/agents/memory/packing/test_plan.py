@@ -4,10 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mcpp.cli import main as command_line
 from mcpp.tokens import estimate
-from mcpp_agents.memory import MemoryStore, Principal
+from mcpp_agents.memory import MemoryDraft, MemoryStore, Principal
+from mcpp_agents.memory.requests import clean
 
 
 def fill(store: MemoryStore) -> dict[str, str]:
@@ -59,9 +62,83 @@ def test_a_plan_keeps_within_its_tokens_and_access(store: MemoryStore) -> None:
     for number in range(60):
         store.remember(f"Topic {number}", f"Tokens and topic {number}. " * 30, "fact", project="a")
     plan = store.synthesis_plan("tokens", limit=50, markdown_token_budget=600)
-    assert estimate(plan.markdown) <= 640
+    assert estimate(plan.markdown) <= 600
     other = store.acting_as(Principal("bob", frozenset({"b"})))
     assert other.synthesis_plan("tokens").total_items == 0
+
+
+@pytest.mark.rule("M-45")
+@pytest.mark.parametrize("budget", [200, 300, 500, 4000])
+@pytest.mark.parametrize("name", ["the weight is some tons", "走る鯨の体重は三トンです" * 12])
+def test_a_plan_shows_points_before_what_is_missing(
+    store: MemoryStore, budget: int, name: str
+) -> None:
+    claims = [
+        MemoryDraft(title=f"Walrus claim {n}: {name}", content="It weighs much.") for n in range(12)
+    ]
+    for claim in store.remember_many(claims):
+        against = (f"contradicts:{claim.id}",)
+        store.remember_many(
+            [MemoryDraft(title=f"No {n}", content="Wrong.", related_to=against) for n in range(5)]
+        )
+    goal = "walrus claim weight " + " ".join(f"unknown{n}" for n in range(30))
+    plan = store.synthesis_plan(goal, markdown_token_budget=budget)
+    assert estimate(plan.markdown) <= budget
+    assert len(plan.contradictions) == 12
+    assert "\n- [mem_" in plan.markdown
+    if budget > 200:
+        assert "## Contradictions" in plan.markdown
+    if budget > 500:
+        assert plan.markdown.index("[mem_") < plan.markdown.index("## Gaps")
+        assert "is contradicted by mem_" in plan.markdown
+        assert " and 2 more\n" in plan.markdown
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    texts=st.lists(st.text(max_size=200), min_size=1, max_size=12),
+    words=st.lists(st.sampled_from(["walrus", "刷新令牌", "x" * 99, "😀", "unknown", "トークン"])),
+    budget=st.integers(200, 900),
+)
+def test_no_plan_exceeds_its_tokens(texts: list[str], words: list[str], budget: int) -> None:
+    drafts = [
+        MemoryDraft(title=f"walrus {text[:100]}", content=f"walrus {text}")
+        for text in map(clean, texts)
+    ]
+    with MemoryStore.open(":memory:", embedder=None) as store:
+        store.remember_many(drafts)
+        goal = " ".join(["walrus", *words])
+        plan = store.synthesis_plan(goal, markdown_token_budget=budget)
+        pack = store.context(goal, markdown_token_budget=budget)
+    assert estimate(plan.markdown) <= budget
+    assert estimate(pack.markdown) <= budget
+
+
+@pytest.mark.rule("M-27", "M-47")
+def test_a_gap_is_what_no_item_contains(store: MemoryStore) -> None:
+    store.remember("刷新令牌", "刷新令牌每次使用都会轮换。", "decision")
+    store.remember("リフレッシュトークン", "トークンは毎回更新されます。", "decision")
+    store.remember("โทเค็น", "โทเค็นรีเฟรชหมุนเวียนทุกครั้ง", "decision")
+    long = "Sessions end. " + "Nothing else is said here. " * 1000 + "The ocelot sleeps."
+    store.remember("Sessions", long, "decision", tags=["tapir"])
+
+    def missing(goal: str, limit: int = 40) -> list[str]:
+        plan = store.synthesis_plan(goal, limit=limit)
+        return [gap for gap in plan.gaps if "mention" in gap]
+
+    for goal in ("刷新令牌", "刷新的令牌", "トークンは更新", "โทเค็นรีเฟรช"):
+        assert missing(goal) == []
+    assert missing("刷新令牌的成本核算") == ["Nothing remembered mentions ‘的成本核算’."]
+    assert missing("Sessions of the ocelot and the tapir") == []
+    assert missing("Write a report on ending sessions") == []
+    assert missing("Sessions in a report") == ["Nothing remembered mentions ‘report’."]
+    assert missing("report") == ["Nothing remembered mentions ‘report’."]
+    store.remember("Sessions, ending", "Sessions end.", "decision")
+    assert missing("ending sessions of the ocelot", limit=1) == [
+        "Other memories mention ‘ocelot’, and none of these."
+    ]
 
 
 @pytest.mark.rule("M-26")
@@ -82,6 +159,6 @@ def test_the_command_prints_a_plan(path: Path, capsys: pytest.CaptureFixture[str
         fill(store)
     base = ["memory", "plan", "refresh tokens", "--file", str(path), "--embedder", "none"]
     assert command_line.main(base) == 0
-    assert capsys.readouterr().out.startswith("# Plan: refresh tokens")
+    assert capsys.readouterr().out.startswith("# Plan\n")
     assert command_line.main([*base, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["sections"]

@@ -375,7 +375,7 @@ def test_no_text_escapes_its_quotation(file_store: MemoryStore, text: str) -> No
     file_store.forget(answer.id)
     for line in markdown.splitlines():
         assert not line or line.startswith(
-            ("> ", ">", "# Context: findme", "## ", "### Quoted", "*", "Keep")
+            ("> ", ">", "# Context", "## ", "### Quoted", "*", "Keep")
         )
 
 

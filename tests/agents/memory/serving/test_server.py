@@ -85,7 +85,7 @@ def test_a_client_lists_and_calls_the_tools(store: MemoryStore) -> None:
             pack = await client.call_tool("context", {"goal": "token rotation"})
             assert pack.structured_content["total_items"] == 1
             assert text_of(pack) == pack.structured_content["markdown"]
-            assert text_of(pack).startswith("# Context: token rotation")
+            assert text_of(pack).startswith("# Context\n")
             plan = await client.call_tool("synthesis_plan", {"goal": "token rotation"})
             assert text_of(plan) == plan.structured_content["markdown"]
             await client.call_tool("forget", {"id": stored["id"]})

@@ -1,0 +1,29 @@
+"""What a goal asks for and the items of a plan do not have (M-47)."""
+
+from collections.abc import Container, Iterator
+from itertools import dropwhile
+from typing import Final
+
+from mcpp_agents.memory.search.terms import Query, uncovered
+
+# What a goal may begin with: they name the artifact, not its subject ("Write a report on …").
+_ARTIFACTS: Final = """
+    article brief briefing chapter compile create design doc document documentation draft essay
+    explain explanation guide introduction make memo note notes outline overview page paper plan
+    please post prepare presentation produce proposal readme report review section slides spec
+    specification summarise summarize summary talk tutorial write
+"""
+_REQUESTS: Final = frozenset(_ARTIFACTS.split())
+
+
+def missing_terms(query: Query, held: Container[str]) -> Iterator[str]:
+    """Yield the words of a goal that are not held, and the parts of runs without spaces.
+
+    Args:
+        query: the goal's.
+        held: the terms of the query that are held.
+    """
+    subject = list(dropwhile(_REQUESTS.__contains__, query.words)) or query.words
+    yield from (word for word in subject if word not in held)
+    for run in query.runs:
+        yield from uncovered(run, frozenset(query.terms), held)
