@@ -2,29 +2,36 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from mcpp_agents.memory.access import View
-from mcpp_agents.memory.storage.postgres.database import ALL, PostgresDatabase
+from mcpp_agents.memory.storage.postgres.database import ALL, PostgresDatabase, sql_array
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reach:
     """The scopes of a view that exist, and how much they contain."""
 
     counts: Mapping[int, int]  # current items of each scope, of all domains
     domain: str | None
     tokens: int
+    first: int  # the numbers of the first and the last current item
+    last: int
 
-    @property
-    def scopes(self) -> list[int]:
-        """The ids of the scopes."""
-        return list(self.counts)
+    @cached_property
+    def scopes(self) -> str:
+        """The ids of the scopes, as an array in SQL's notation."""
+        return sql_array(self.counts)
 
     @property
     def items(self) -> int:
         """The number of current items, of all domains."""
         return sum(self.counts.values())
+
+    def after(self, fraction: float) -> int:
+        """Return a number after which about this fraction of the items follows."""
+        return self.last - round((self.last - self.first) * fraction)
 
     def within(self, scopes: Iterable[int]) -> "Reach":
         """Return the reach of some of the scopes; the tokens stay those of all."""
@@ -52,17 +59,20 @@ def reach_of_view(database: PostgresDatabase, view: View) -> Reach:
     if view not in known:
         database.see(ALL)
         rows = database.all(
-            "SELECT id, items, tokens FROM scope WHERE name = ANY (?)"
-            " UNION SELECT s.id, s.items, s.tokens FROM unnest(?::text[]) AS prefix"
-            " JOIN scope s ON starts_with(s.name, prefix) ORDER BY id",
+            "SELECT id, items, tokens, first, last FROM scope WHERE name = ANY (?)"
+            " UNION ALL SELECT s.id, s.items, s.tokens, s.first, s.last"
+            " FROM unnest(?::text[]) AS prefix JOIN scope s ON starts_with(s.name, prefix)",
             sorted(view.scopes),
             sorted(view.prefixes),
         )
+        rows = sorted(set(rows))  # a name may also have one of the prefixes
         known[view] = Reach(
             {row[0]: int(row[1]) for row in rows},
             None if view.domain is None else view.domain.casefold(),
             sum(int(row[2]) for row in rows),
+            first=min((row[3] for row in rows if row[3] is not None), default=0),
+            last=max((row[4] for row in rows if row[4] is not None), default=0),
         )
     reach = known[view]
-    database.see("{" + ",".join(map(str, reach.scopes)) + "}")
+    database.see(reach.scopes)
     return reach

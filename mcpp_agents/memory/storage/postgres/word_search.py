@@ -1,9 +1,10 @@
 """Search by words in the table `posting`, with the BM25 of FTS5 and the rarity of a file's engine.
 
-A term's postings are adjacent in the index, for each scope. The rarest terms, as many as a budget
-of postings allows, select the candidates; the others are added up among the best of these. If these
-are too few, the newest items with the next terms are candidates too, again within a budget, and
-those that contain the next two. In a view that fits the budget, as most do, the result is exact.
+A term's postings are adjacent in the index, by scope, so that a view of thousands of scopes reads
+them in one pass. The rarest terms, as many as a budget of postings allows, select the candidates;
+the others are added up among the best of these. If these are too few, the newest items with the
+next terms are candidates too, again within a budget, and those that contain the next two. In a view
+that fits the budget, as most do, the result is exact.
 How common a term is, is counted in the view (M-12), or in a large one estimated from its newest
 items.
 """
@@ -30,13 +31,6 @@ _POINTS: Final = (
 )
 # The terms of a goal, each with a bit for its place among them.
 _WANTED: Final = "unnest(?::bigint[], ?::float8[], ?::bigint[]) AS wanted (word, rarity, place)"
-# The number after which a given fraction of the items in given scopes follows.
-_START: Final = (
-    "SELECT (max(ends.last) - (max(ends.last) - min(ends.first)) * ?::float8)::bigint AS seq"
-    " FROM unnest(?::int[]) AS wanted (scope), LATERAL ("
-    "  SELECT min(seq) AS first, max(seq) AS last FROM memory"
-    "  WHERE memory.scope = wanted.scope AND superseded = 0) AS ends"
-)
 
 
 @dataclass(frozen=True)
@@ -109,7 +103,7 @@ class PostingSearch:
         found = self._best(scoring, leading, reach, limit)
         if len(found) < limit and leading < len(terms):
             share = min(1.0, self._budget.scored / terms[leading].count)  # of the items, the newest
-            since = self._since(round(share * visible), reach, visible)
+            since = reach.after(share) if share < 1 else 0
             read = max(leading + 1, _affordable(terms, self._budget.newest / share))
             found |= self._best(scoring, read, reach, limit, since)
             found |= self._with_both(scoring, leading, reach, limit)
@@ -177,18 +171,17 @@ class PostingSearch:
             )
             return {word: int(items) for word, items in rows}
         inside, inside_values = reach.condition("m")
+        start = reach.after(self._budget.sampled / visible)
         rows = self._database.all(
-            f"WITH start AS MATERIALIZED ({_START}), sample AS MATERIALIZED ("
-            " SELECT greatest(count(*), 1) AS items FROM memory m"
-            f" WHERE m.seq > (SELECT seq FROM start) AND m.superseded = 0{inside})"
+            "WITH sample AS MATERIALIZED (SELECT greatest(count(*), 1) AS items FROM memory m"
+            f" WHERE m.seq > ? AND m.superseded = 0{inside})"
             " SELECT word, CASE WHEN newest.items >= ? THEN"
             " newest.items * ?::float8 / (SELECT items FROM sample)"
             # A word that is rare among the newest may be common among the older ones.
             f" ELSE (SELECT count(*) FROM (SELECT FROM posting p WHERE p.word = wanted.word{where}"
             " LIMIT ?) AS read) END FROM unnest(?::bigint[]) AS wanted (word),"
-            f" LATERAL ({count} AND p.seq > (SELECT seq FROM start)) AS newest",
-            self._budget.sampled / visible,
-            reach.scopes,
+            f" LATERAL ({count} AND p.seq > ?) AS newest",
+            start,
             *inside_values,
             self._budget.min_sample,
             visible,
@@ -199,14 +192,9 @@ class PostingSearch:
             ),
             sql_array(numbers),
             *values,
+            start,
         )
         return {word: round(items) for word, items in rows}
-
-    def _since(self, items: int, reach: Reach, visible: int) -> int:
-        """Return a number after which about so many items of the view follow."""
-        if visible <= items:
-            return 0
-        return int(self._database.one(_START, items / visible, reach.scopes)[0])
 
     # Scores
 
@@ -221,7 +209,9 @@ class PostingSearch:
         wanted = limit if leading == len(scoring.terms) else limit * 2
         return self._scored(
             f"SELECT p.scope, p.seq, sum({_POINTS}) AS points, bit_or(wanted.place) AS held"
-            f" FROM {_WANTED} JOIN posting p ON p.word = wanted.word WHERE p.seq > ?{where}"
+            # The offset keeps this from becoming a join that reads all postings of the scopes.
+            f" FROM {_WANTED}, LATERAL (SELECT p.scope, p.seq, p.frequency, p.length FROM posting p"
+            f"  WHERE p.word = wanted.word AND p.seq > ?{where} OFFSET 0) AS p"
             " GROUP BY p.scope, p.seq ORDER BY points DESC, p.seq DESC LIMIT ?",
             [scoring.average, *scoring.wanted(0, leading), since, *values, wanted],
             scoring,

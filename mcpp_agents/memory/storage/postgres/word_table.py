@@ -12,6 +12,10 @@ from mcpp_agents.memory.storage.postgres.database import PostgresDatabase, sql_a
 from mcpp_agents.memory.storage.postgres.words import WordCounts, count_words
 
 _POSTINGS_AT_ONCE: Final = 50_000
+# The first or last of the other current items of a scope.
+_OTHERS: Final = (
+    "SELECT {}(seq) FROM memory m WHERE m.scope = scope.id AND superseded = 0 AND seq <> ?"
+)
 # The number and scope of an item, and its words.
 _CountedItem = tuple[int, int, WordCounts]
 
@@ -27,7 +31,7 @@ class PostingTable:
         """Index the current rows of `memory` in a range of numbers, both included."""
         rows = self._database.all(
             f"SELECT seq, scope, {', '.join(COLUMN_WEIGHTS)} FROM memory"
-            " WHERE seq BETWEEN ? AND ? AND superseded = 0",
+            " WHERE seq BETWEEN ? AND ? AND superseded = 0 ORDER BY seq",
             first,
             last,
         )
@@ -47,8 +51,12 @@ class PostingTable:
                 [scope, words, seq],
             )
             self._database.execute(
-                "UPDATE scope SET items = items - 1, tokens = tokens - ? WHERE id = ?",
-                [length, scope],
+                "UPDATE scope SET items = items - 1, tokens = tokens - ?,"
+                # Read in the index, and only if this is one of both.
+                f" first = CASE WHEN first = ? THEN ({_OTHERS.format('min')}) ELSE first END,"
+                f" last = CASE WHEN last = ? THEN ({_OTHERS.format('max')}) ELSE last END"
+                " WHERE id = ?",
+                [length, seq, seq, seq, seq, scope],
             )
 
     def _insert_lists(self, items: Sequence[_CountedItem]) -> None:
@@ -60,26 +68,29 @@ class PostingTable:
                 for seq, scope, counts in items
             ],
         )
+        by_scope: dict[int, list[tuple[int, WordCounts]]] = {}
+        for seq, scope, counts in items:
+            by_scope.setdefault(scope, []).append((seq, counts))
         self._database.execute_many(
-            "UPDATE scope SET items = items + ?, tokens = tokens + ? WHERE id = ?",
+            "UPDATE scope SET items = items + ?, tokens = tokens + ?,"
+            " first = least(first, ?), last = greatest(last, ?) WHERE id = ?",
             [
-                (len(own), sum(counts.length for counts in own), scope)
-                for scope in sorted({scope for _, scope, _ in items})
-                if (own := [counts for _, of, counts in items if of == scope])
+                (len(own), sum(counts.length for _, counts in own), own[0][0], own[-1][0], scope)
+                for scope, own in sorted(by_scope.items())
             ],
         )
 
     def _insert_postings(self, items: Sequence[_CountedItem]) -> None:
         """Insert all postings with one statement, in the order of the index."""
         rows = sorted(
-            (scope, word, seq, counts.length, frequency, word in counts.own)
+            (word, scope, seq, counts.length, frequency, word in counts.own)
             for seq, scope, counts in items
             for word, frequency in counts.frequencies.items()
         )
         for start in range(0, len(rows), _POSTINGS_AT_ONCE):
             columns = zip(*rows[start : start + _POSTINGS_AT_ONCE], strict=True)
             self._database.execute(
-                "INSERT INTO posting (scope, word, seq, length, frequency, own) SELECT * FROM"
-                " unnest(?::int[], ?::bigint[], ?::bigint[], ?::int[], ?::real[], ?::bool[])",
+                "INSERT INTO posting (word, scope, seq, length, frequency, own) SELECT * FROM"
+                " unnest(?::bigint[], ?::int[], ?::bigint[], ?::int[], ?::real[], ?::bool[])",
                 [sql_array(column) for column in columns],
             )

@@ -514,6 +514,51 @@ def test_a_rare_word_is_scored_with_the_common_words_around_it(
     assert matches.rarity["ogive"] > matches.rarity["flow"]
 
 
+# Views of many scopes
+
+
+def postings_read(url: str) -> int:
+    """Return how many entries of the index of words were read so far."""
+    sql = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'posting_pkey'"
+    return int(rows(url, sql)[0][0])
+
+
+@pytest.mark.rule("M-64")
+def test_a_view_of_many_projects_reads_only_the_postings_of_the_words_of_its_goal(
+    postgres: PostgresServer, database_url: str
+) -> None:
+    with open_store(database_url) as store:
+        store.remember_many(
+            MemoryDraft(
+                title="x", content=" ".join(f"w{n * 20 + i}" for i in range(20)), project=f"p{n}"
+            )
+            for n in range(1_000)
+        )
+    postgres.execute("ANALYZE", database_url.split("@/")[1].split("?")[0])  # plans depend on it
+    before = postings_read(database_url)
+    with open_store(database_url) as store:
+        assert len(names(store, "w1 w500 w1111 w19000")) == 4
+    deadline = time.monotonic() + 20  # the server counts the reads of a connection after its end
+    while (read := postings_read(database_url) - before) == 0:
+        assert time.monotonic() < deadline
+    assert read < 200  # of 21,000
+
+
+def test_the_first_and_last_numbers_of_a_scope_follow_every_change(database_url: str) -> None:
+    chance = random.Random(4)
+    with open_store(database_url) as store:
+        ids: list[str] = []
+        for number in range(30):
+            if ids and chance.random() < 0.5:
+                store.forget(ids.pop(chance.choice([0, -1])))
+            else:
+                related = [f"supersedes:{ids[0]}"] if ids and number % 4 == 0 else []
+                ids.append(store.remember("x", "apple", related_to=related).id)
+            [(bounds,)] = rows(database_url, "SELECT (first, last) FROM scope")
+            current = "SELECT (min(seq), max(seq)) FROM memory WHERE superseded = 0"
+            assert rows(database_url, current) == [(bounds,)]
+
+
 # Vectors
 
 

@@ -108,6 +108,16 @@ def test_no_other_setting_shows_anything(
             assert titles(connection) == set()
 
 
+@pytest.mark.rule("M-64", "M-65")
+@pytest.mark.parametrize("table", ["scope", "memory", "word_list", "posting", "embedding"])
+def test_a_scope_is_looked_up_in_a_hash_table(database_url: str, table: str) -> None:
+    """A view may have thousands of scopes: each row is not compared with all of them."""
+    MemoryStore.open(database_url, embedder=None).close()
+    with connect(database_url) as connection:
+        plan = connection.execute(f"EXPLAIN SELECT FROM {table}").fetchall()
+    assert "hashed SubPlan" in "\n".join(line for (line,) in plan)
+
+
 @pytest.mark.rule("M-65")
 def test_a_transaction_sees_the_scopes_of_its_view_only(
     filled: MemoryStore, database_url: str
