@@ -220,7 +220,7 @@ class MemoryStore:
         with self._audited("forget") as audit, self._engine.writing():
             erased = [
                 item
-                for item in self._engine.stored_by(self._caller.principal.id)
+                for item in self._engine.stored_by(self._caller.principal.account)
                 if (item.origin == "bus" or item.is_about_envelope)
                 and (before is None or _began(item) < before)
                 and (until is None or _recorded_at(item) <= until)
@@ -294,11 +294,11 @@ class MemoryStore:
 
     def opted_out(self) -> frozenset[str]:
         """Return the contexts of the caller, a pod, that have opted out of memory (M-33)."""
-        return self._engine.opted_out(self._caller.principal.id)
+        return self._engine.opted_out(self._caller.principal.account)
 
     def opt_out(self, contexts: AbstractSet[str]) -> None:
         """Replace the set of contexts that have opted out."""
-        principal = self._caller.principal.id
+        principal = self._caller.principal.account
         with self._engine.writing():
             known = self._engine.opted_out(principal)
             self._engine.opt_out(principal, contexts - known, known - contexts)
@@ -414,13 +414,13 @@ class MemoryStore:
     def _is_author_of(self, item: Item) -> bool:
         # The same name in another pod is another participant.
         caller = self._caller
-        return (item.principal, item.author) == (caller.principal.id, caller.author)
+        return (item.principal, item.author) == (caller.principal.account, caller.author)
 
     def _compiler(self) -> Compiler:
         return Compiler(self._engine, self._background.embedder if self._background else None)
 
     def _find_by_key(self, key: str) -> Item | None:
-        return self._engine.find_by_key(self._caller.principal.id, self._caller.author, key)
+        return self._engine.find_by_key(self._caller.principal.account, self._caller.author, key)
 
     def _links(self, draft: MemoryDraft, item: Item) -> list[ItemLink]:
         relations = draft.relations
@@ -445,7 +445,7 @@ class MemoryStore:
 
     def _charge_quota(self, items: int, now: float) -> None:
         """Charge the author of items from the bus, inside the write that adds them (M-35)."""
-        principal, author = self._caller.principal.id, self._caller.author
+        principal, author = self._caller.principal.account, self._caller.author
         if self._caller.origin != "bus" or author is None or not items:
             return
         expired_at = now - _QUOTA_SECONDS

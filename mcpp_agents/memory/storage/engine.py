@@ -19,7 +19,11 @@ from mcpp_agents.memory.search.terms import Pair, Query
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A stored memory. `seq` numbers items in the order of storing; it is 0 before that."""
+    """A stored memory.
+
+    `principal` is an account (`Principal.account`), here and below. `seq` numbers items in the
+    order of storing; it is 0 before that.
+    """
 
     id: str
     scope: str

@@ -93,6 +93,31 @@ def test_an_older_schema_is_migrated_and_a_failed_migration_changes_nothing(
     assert rows(new_url, "SELECT max(version) FROM migration") == [(max(steps),)]
 
 
+@pytest.mark.rule("M-02", "M-60")
+def test_items_of_an_older_schema_get_the_account_of_their_principal(
+    new_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = schema.migrations()
+    monkeypatch.setattr(schema, "migrations", lambda: {n: sql for n, sql in steps.items() if n < 9})
+    with psycopg.connect(new_url, autocommit=True) as connection:
+        schema.prepare(connection)
+    for number, (principal, organization) in enumerate(
+        [("ann", "local"), ("ann@home", "local"), ("ann", "acme")], start=1
+    ):
+        rows(
+            new_url,
+            f"INSERT INTO scope (name, organization) VALUES ('{number}', '{organization}');"
+            "INSERT INTO memory (seq, id, scope, neighbourhood, kind, title, content, keys, near,"
+            f" grams, created_at, since, principal, origin, more) SELECT {number}, '{number}', id,"
+            f" '', 'note', '', '', '', '', '', 0, 0, '{principal}', 'direct', '{{}}'"
+            f" FROM scope WHERE name = '{number}'",
+        )
+    monkeypatch.undo()
+    MemoryStore.open(new_url, embedder=None).close()
+    accounts = rows(new_url, "SELECT principal FROM memory ORDER BY seq")
+    assert accounts == [("ann",), ("ann@home@local",), ("ann@acme",)]
+
+
 @pytest.mark.rule("M-60")
 def test_a_newer_schema_is_refused_in_one_line(
     new_url: str, capsys: pytest.CaptureFixture[str]
