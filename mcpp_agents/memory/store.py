@@ -348,12 +348,14 @@ class MemoryStore:
         items: list[Item] = []
         links: list[ItemLink] = []
         by_key: dict[str, Item] = {}
+        replaced: list[str] = []
         with self._engine.writing():
             for draft in drafts:
                 key = draft.idempotency_key and digest_key(draft.idempotency_key)
                 stored = by_key.get(key) or self._find_by_key(key) if key else None
                 if replacing and stored is not None:
                     self._engine.remove(stored.seq)
+                    replaced.append(stored.id)
                     stored = None
                 redacted = draft.redacted()
                 item = item_from_draft(redacted, self._caller, key=key, now=now, metadata=metadata)
@@ -374,6 +376,7 @@ class MemoryStore:
                 ids=[answer.id for answer in answers],
                 lengths=[len(draft.content) for draft in drafts],
                 created=len(items),
+                **({"replaced": replaced} if replaced else {}),
             )
         if self._background and items:
             self._background.wake()

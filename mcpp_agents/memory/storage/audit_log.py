@@ -62,6 +62,17 @@ class AuditLog:
         )
         return [AuditEntry(at, who, tool, json.loads(d), by) for at, who, tool, d, by in rows][::-1]
 
+    def erased(self) -> frozenset[str]:
+        """Return the ids of all items that were forgotten or replaced."""
+        rows = self._connection.all(
+            "SELECT tool, details FROM audit"
+            " WHERE tool = 'forget' OR tool = 'remember' AND details LIKE '%\"replaced\"%'"
+        )
+        names = {"forget": "ids", "remember": "replaced"}
+        return frozenset(
+            id for tool, details in rows for id in json.loads(details).get(names[tool], ())
+        )
+
     @staticmethod
     def _log_lost(entry: AuditEntry) -> None:
         logger.error("audit entry lost: %s", entry)

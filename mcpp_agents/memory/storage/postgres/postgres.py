@@ -1,7 +1,6 @@
 """The PostgreSQL engine: a database that many processes and machines share."""
 
 import hashlib
-import json
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -210,12 +209,11 @@ class PostgresEngine(ItemQueries):
         if known is not None:
             self._build_scope_indexes(known, large)
 
-    def forgotten(self) -> frozenset[str]:
-        """Return the ids of the items that were forgotten, as the audit has them."""
+    def erased(self) -> frozenset[str]:
+        """Return the ids of the items that were forgotten or replaced, as the audit has them."""
         with self._database.reading():
             self._database.see(ALL)
-            rows = self._database.all("SELECT details FROM audit WHERE tool = 'forget'")
-        return frozenset(id for [details] in rows for id in json.loads(details).get("ids", ()))
+            return self._audit_log.erased()
 
     def audit_copied(self, source: str) -> int:
         """Return the number of the last audit row copied from a file, given by a digest."""
@@ -224,18 +222,26 @@ class PostgresEngine(ItemQueries):
             rows = self._database.all("SELECT last_audit FROM copied WHERE source = ?", source)
         return int(rows[0][0]) if rows else 0
 
-    def copy_audit(self, source: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Store audit rows of a file, each with its number there first."""
+    def copy_audit(self, source: str, rows: Sequence[Sequence[Any]]) -> int:
+        """Store those audit rows of a file, each with its number there first, that are new.
+
+        Return how many. Another copy may be under way: what is new is known inside the write only.
+        """
         with self._database.writing():
-            self._database.execute_many(
-                "INSERT INTO audit (at, principal, author, tool, details) VALUES (?, ?, ?, ?, ?)",
-                [row[1:] for row in rows],
-            )
-            self._database.execute(
-                "INSERT INTO copied (source, last_audit) VALUES (?, ?)"
-                " ON CONFLICT (source) DO UPDATE SET last_audit = excluded.last_audit",
-                [source, rows[-1][0]],
-            )
+            last = self.audit_copied(source)
+            new = [row[1:] for row in rows if row[0] > last]
+            if new:
+                self._database.execute_many(
+                    "INSERT INTO audit (at, principal, author, tool, details)"
+                    " VALUES (?, ?, ?, ?, ?)",
+                    new,
+                )
+                self._database.execute(
+                    "INSERT INTO copied (source, last_audit) VALUES (?, ?)"
+                    " ON CONFLICT (source) DO UPDATE SET last_audit = excluded.last_audit",
+                    [source, rows[-1][0]],
+                )
+        return len(new)
 
     def refresh_statistics(self) -> None:
         """Let the database count its rows anew, so that it plans queries well."""
