@@ -79,7 +79,7 @@ class PostgresDatabase:
         self._options = options
         try:
             with psycopg.connect(**options, autocommit=True) as connection:  # type: ignore[arg-type]
-                prepare(connection)
+                prepare(connection, wait_seconds=statement_seconds)
                 _warn_of_bypass(connection)
         except psycopg.Error as error:
             raise MemoryStoreError(f"Cannot use the {shown(options)}: {_reason(error)}") from error

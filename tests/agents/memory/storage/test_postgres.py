@@ -129,6 +129,34 @@ def test_a_newer_schema_is_refused_in_one_line(
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.rule("M-60", "M-61")
+def test_a_start_waits_a_bounded_time_for_another_one(
+    new_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = schema.migrations()
+    monkeypatch.setattr(schema, "migrations", lambda: {1: steps[1]})
+    with psycopg.connect(new_url, autocommit=True) as connection:
+        schema.prepare(connection)
+    monkeypatch.undo()
+    with psycopg.connect(new_url) as other:
+        other.execute("LOCK TABLE mcpp_memory.migration IN SHARE ROW EXCLUSIVE MODE")
+        with pytest.raises(MemoryStoreError, match=r"holds a lock .* try again later"):
+            PostgresEngine(new_url, statement_seconds=0.2)
+    PostgresEngine(new_url).close()
+
+
+@pytest.mark.rule("M-61")
+def test_a_role_that_can_only_connect_cannot_stop_a_start(
+    postgres: PostgresServer, new_url: str
+) -> None:
+    postgres.execute("DROP ROLE IF EXISTS stranger")
+    postgres.execute("CREATE ROLE stranger LOGIN")
+    with psycopg.connect(new_url.replace("memory@", "stranger@")) as other:
+        other.execute("SELECT pg_advisory_lock(x'6D63707000000001'::bigint)")
+        PostgresEngine(new_url, statement_seconds=5).close()
+        assert rows(new_url, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(1,)]
+
+
 def test_a_role_without_rights_is_refused_in_one_line(
     postgres: PostgresServer, new_url: str
 ) -> None:
