@@ -253,6 +253,31 @@ def test_a_terminated_connection_is_replaced(postgres: PostgresServer, database_
         assert names(store, "apple") == ["Before"]
 
 
+@pytest.mark.rule("M-61")
+def test_many_terminated_connections_are_replaced_at_once(
+    postgres: PostgresServer, database_url: str
+) -> None:
+    engine = PostgresEngine(database_url)
+    together = threading.Barrier(10)
+
+    def hold(_: int) -> None:
+        with engine.reading():
+            engine.quota_used("p", "a", 0.0)
+            together.wait(60)
+
+    with MemoryStore(engine) as store, ThreadPoolExecutor(10) as threads:
+        list(threads.map(hold, range(10)))
+        store.remember("Before", "apple", "note")
+        [ended] = postgres.execute(
+            "SELECT count(pg_terminate_backend(pid, 20000)) FROM pg_stat_activity"
+            " WHERE application_name = 'mcpp memory'"
+        )
+        began = time.monotonic()
+        assert names(store, "apple") == ["Before"]
+        assert ended == (10,)
+        assert time.monotonic() - began < 3  # with a pause after each of them: 6 seconds
+
+
 @pytest.mark.rule("M-01", "M-61")
 def test_a_write_whose_connection_is_lost_stores_nothing(
     postgres: PostgresServer, database_url: str
