@@ -15,6 +15,7 @@ class Reach:
 
     counts: Mapping[int, int]  # current items of each scope, of all domains
     domain: str | None
+    visible: int  # current items of the view, and their tokens
     tokens: int
     first: int  # the numbers of the first and the last current item
     last: int
@@ -26,7 +27,7 @@ class Reach:
 
     @property
     def items(self) -> int:
-        """The number of current items, of all domains."""
+        """The number of current items in the scopes, of all domains."""
         return sum(self.counts.values())
 
     def after(self, fraction: float) -> int:
@@ -34,7 +35,7 @@ class Reach:
         return self.last - round((self.last - self.first) * fraction)
 
     def within(self, scopes: Iterable[int]) -> "Reach":
-        """Return the reach of some of the scopes; the tokens stay those of all."""
+        """Return the reach of some of the scopes; what is known of the view stays."""
         return replace(self, counts={scope: self.counts[scope] for scope in scopes})
 
     def condition(self, table: str) -> tuple[str, list[Any]]:
@@ -66,12 +67,23 @@ def reach_of_view(database: PostgresDatabase, view: View) -> Reach:
             sorted(view.prefixes),
         )
         rows = sorted(set(rows))  # a name may also have one of the prefixes
+        counts = {row[0]: int(row[1]) for row in rows}
+        domain = None if view.domain is None else view.domain.casefold()
+        sizes = [row[1:] for row in rows]
+        if domain is not None:
+            sizes = database.all(
+                "SELECT items, tokens, first, last FROM scope_domain"
+                " WHERE domain = ? AND scope = ANY (?)",
+                domain,
+                sql_array(counts),
+            )
         known[view] = Reach(
-            {row[0]: int(row[1]) for row in rows},
-            None if view.domain is None else view.domain.casefold(),
-            sum(int(row[2]) for row in rows),
-            first=min((row[3] for row in rows if row[3] is not None), default=0),
-            last=max((row[4] for row in rows if row[4] is not None), default=0),
+            counts,
+            domain,
+            visible=sum(int(items) for items, *_ in sizes),
+            tokens=sum(int(tokens) for _, tokens, *_ in sizes),
+            first=min((size[2] for size in sizes if size[0]), default=0),
+            last=max((size[3] for size in sizes if size[0]), default=0),
         )
     reach = known[view]
     database.see(reach.scopes)

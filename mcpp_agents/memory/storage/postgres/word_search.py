@@ -94,11 +94,11 @@ class PostingSearch:
 
     def match(self, query: Query, reach: Reach, limit: int) -> Matches:
         """Return the best items of a view."""
-        visible = self._visible(reach)
-        terms = self._known_terms(query.terms, reach, visible)
+        visible = reach.visible
+        terms = self._known_terms(query.terms, reach)
         if not terms:
             return Matches({}, {}, [], {}, visible)
-        scoring = _Scoring(terms, reach.tokens / max(reach.items, 1))
+        scoring = _Scoring(terms, reach.tokens / max(visible, 1))
         leading = _affordable(terms, self._budget.scored)
         found = self._best(scoring, leading, reach, limit)
         if len(found) < limit and leading < len(terms):
@@ -141,26 +141,20 @@ class PostingSearch:
             if words
         }
 
-    def _visible(self, reach: Reach) -> int:
-        if reach.domain is None:
-            return reach.items
-        where, values = reach.condition("m")
-        sql = f"SELECT count(*) FROM memory m WHERE m.superseded = 0{where}"
-        return int(self._database.one(sql, *values)[0])
-
-    def _known_terms(self, terms: Sequence[str], reach: Reach, visible: int) -> list[_Term]:
+    def _known_terms(self, terms: Sequence[str], reach: Reach) -> list[_Term]:
         """Return the terms that occur in the view, rarest first."""
         numbers = self._numbers(terms)
-        counts = self._counts(sorted(set(numbers.values())), reach, visible)
+        counts = self._counts(sorted(set(numbers.values())), reach)
         known = [
-            _Term(text, number, counts[number], rarity_of(visible, counts[number]))
+            _Term(text, number, counts[number], rarity_of(reach.visible, counts[number]))
             for text, number in numbers.items()
             if counts[number]
         ]
         return sorted(known, key=lambda term: term.count)
 
-    def _counts(self, numbers: Sequence[int], reach: Reach, visible: int) -> dict[int, int]:
+    def _counts(self, numbers: Sequence[int], reach: Reach) -> dict[int, int]:
         """Return how many items contain each word; a large number is estimated."""
+        visible = reach.visible
         where, values = reach.posting_condition()
         count = f"SELECT count(*) AS items FROM posting p WHERE p.word = wanted.word{where}"
         if visible <= self._budget.counted:

@@ -94,7 +94,7 @@ def test_an_older_schema_is_migrated_and_a_failed_migration_changes_nothing(
 
 
 @pytest.mark.rule("M-02", "M-60")
-def test_items_of_an_older_schema_get_the_account_of_their_principal(
+def test_items_of_an_older_schema_get_an_account_and_the_size_of_their_domain(
     new_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = schema.migrations()
@@ -112,8 +112,15 @@ def test_items_of_an_older_schema_get_the_account_of_their_principal(
             f" '', 'note', '', '', '', '', '', 0, 0, '{principal}', 'direct', '{{}}'"
             f" FROM scope WHERE name = '{number}'",
         )
+    rows(
+        new_url,
+        "UPDATE memory SET domain = 'd' WHERE seq = 3; INSERT INTO word_list"
+        " SELECT seq, scope, 5, '{7}', '{}' FROM memory WHERE seq = 3",
+    )
     monkeypatch.undo()
     MemoryStore.open(new_url, embedder=None).close()
+    sizes = "SELECT scope, items, tokens, first, last FROM scope_domain"
+    assert rows(new_url, sizes) == [(3, 1, 5, 3, 3)]
     accounts = rows(new_url, "SELECT principal FROM memory ORDER BY seq")
     assert accounts == [("ann",), ("ann@home@local",), ("ann@acme",)]
 
@@ -477,6 +484,20 @@ def test_a_wrong_password_is_not_in_the_log(
 # Erasure
 
 
+def domain_sizes(url: str, *, counted: bool) -> list[Any]:
+    """Return the sizes of domains as they are kept, or counted anew."""
+    if not counted:
+        return rows(
+            url, "SELECT scope, domain, items, tokens, first, last FROM scope_domain ORDER BY 1, 2"
+        )
+    return rows(
+        url,
+        "SELECT m.scope, domain, count(*), sum(length), min(seq), max(seq)"
+        " FROM memory m JOIN word_list USING (seq) WHERE domain IS NOT NULL GROUP BY 1, 2"
+        " ORDER BY 1, 2",
+    )
+
+
 def sizes(url: str) -> list[Any]:
     return rows(
         url,
@@ -515,11 +536,22 @@ def test_the_counts_of_a_scope_follow_every_change(database_url: str) -> None:
                 related = [f"supersedes:{chance.choice(ids)}"] if ids and number % 5 == 0 else []
                 source = chance.choice([None, "D1:1", "D2:1"])
                 stored = store.remember(
-                    f"T{number}", f"apple {number}", "message", source=source, related_to=related
+                    f"T{number}",
+                    f"apple {number}",
+                    "message",
+                    source=source,
+                    related_to=related,
+                    domain=chance.choice([None, "A", "b"]),
                 )
                 ids.append(stored.id)
+            kept, counted = (domain_sizes(database_url, counted=one) for one in (False, True))
+            assert kept == counted
+        assert len(kept) == 2
         for items, tokens, listed, length, unlisted in sizes(database_url):
             assert (items, tokens, unlisted) == (listed, length, 0)
+        for id in ids:
+            store.forget(id)
+        assert domain_sizes(database_url, counted=False) == []
 
 
 # Searches with tiny budgets, as in a very large database
@@ -730,14 +762,16 @@ def test_both_engines_rank_alike(database_url: str, tmp_path: Any) -> None:
     drafts = [
         MemoryDraft(
             title=text(4),
-            content=text(chance.randint(3, 60)),
+            content=text(chance.randint(3, 20 if number < 40 else 60)),
             kind=chance.choice(["note", "decision", "message"]),
             source=chance.choice([None, "D1:3", "https://example.org/a#b"]),
+            domain="Dom" if number < 40 else None,  # these are shorter
             idempotency_key=str(number),
         )
         for number in range(150)
     ]
     goals = [text(5) for _ in range(20)]
+    fields_of_searches: list[Any] = [{}, {"domain": "dom"}]
     results = []
     for location in (tmp_path / "memory.db", database_url):
         with MemoryStore.open(
@@ -749,8 +783,9 @@ def test_both_engines_rank_alike(database_url: str, tmp_path: Any) -> None:
             store.embed_pending()
             results.append(
                 [
-                    {numbers[id]: points for id, points in store.search(goal, limit=20)}
+                    {numbers[id]: points for id, points in store.search(goal, limit=20, **fields)}
                     for goal in goals
+                    for fields in fields_of_searches
                 ]
             )
     for in_file, in_database in zip(*results, strict=True):

@@ -18,7 +18,17 @@ from mcpp_agents.memory.storage.postgres.reach import Reach  # noqa: E402
 
 ALICE = Principal("alice", frozenset({"web", "api"}), "acme")
 BOB = Principal("bob", frozenset({"web"}), "other")
-TABLES = ("scope", "memory", "word_list", "posting", "relation", "audit", "quota", "opt_out")
+TABLES = (
+    "scope",
+    "scope_domain",
+    "memory",
+    "word_list",
+    "posting",
+    "relation",
+    "audit",
+    "quota",
+    "opt_out",
+)
 HOSTILE = (
     "'; DROP TABLE memory; --",
     '"; DROP TABLE memory; --',
@@ -109,7 +119,9 @@ def test_no_other_setting_shows_anything(
 
 
 @pytest.mark.rule("M-64", "M-65")
-@pytest.mark.parametrize("table", ["scope", "memory", "word_list", "posting", "embedding"])
+@pytest.mark.parametrize(
+    "table", ["scope", "scope_domain", "memory", "word_list", "posting", "embedding"]
+)
 def test_a_scope_is_looked_up_in_a_hash_table(database_url: str, table: str) -> None:
     """A view may have thousands of scopes: each row is not compared with all of them."""
     MemoryStore.open(database_url, embedder=None).close()
