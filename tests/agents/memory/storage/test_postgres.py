@@ -26,7 +26,7 @@ from mcpp_agents.memory.commands import main
 from mcpp_agents.memory.search.embedding_worker import EmbeddingWorker
 from mcpp_agents.memory.search.terms import parse
 from mcpp_agents.memory.storage.engine import Matches
-from tests.agents.memory.conftest import ManualClock, holds, rows
+from tests.agents.memory.conftest import ManualClock, audited, holds, rows
 from tests.agents.memory.postgres_server import PostgresServer
 
 psycopg = pytest.importorskip("psycopg")
@@ -246,6 +246,29 @@ def test_a_call_during_an_outage_waits_once_and_the_outage_is_logged_once(
         "the database cannot be reached",
         "audit entries wait for the database",
         "the database is reached again",
+    ]
+
+
+@pytest.mark.rule("M-43")
+def test_audit_entries_that_wait_are_written_before_that_of_the_next_write(
+    database_url: str, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_POOL_SECONDS", 1.0)
+    with open_store(database_url) as store:
+        store.remember("Before", "apple", "note")
+        postgres.stop()
+        try:
+            for call in (store.context, store.forget):
+                with pytest.raises(StoreUnavailable):
+                    call("mem_1")
+        finally:
+            postgres.start()
+        store.remember("After", "apple", "note")
+    assert audited(database_url) == [
+        ("remember", None),
+        ("context", "StoreUnavailable"),
+        ("forget", "StoreUnavailable"),
+        ("remember", None),
     ]
 
 
