@@ -98,7 +98,7 @@ class Matches:
     words: Mapping[int, float]
     holders: Mapping[str, AbstractSet[int]]  # the scored items that contain each known term
     pairs: Sequence[PairMatch]
-    rarity: Mapping[str, float]  # of each term that some item contains
+    rarity: Mapping[str, float]  # of each term that some item contains, in the goal's order
     visible: int = 0  # items in the view
 
 

@@ -114,7 +114,8 @@ class PostingSearch:
         }
         pairs = self._pairs(query.pairs, {term.text: term for term in terms}, holders, reach)
         matched = [PairMatch(pair, rarity_of(visible, count), seqs) for pair, count, seqs in pairs]
-        rarity = {term.text: term.rarity for term in terms}
+        rarities = {term.text: term.rarity for term in terms}
+        rarity = {text: rarities[text] for text in query.terms if text in rarities}
         return Matches({seq: found[seq].points for seq in best}, holders, matched, rarity, visible)
 
     def evidence(self, terms: Iterable[str], seqs: Sequence[int]) -> dict[int, Evidence]:
