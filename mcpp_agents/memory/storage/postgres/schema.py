@@ -59,6 +59,7 @@ def prepare(connection: "Connection[Any]", *, wait_seconds: float = 30.0) -> Non
                     f" version {max(steps)}"
                 )
             use_schema(connection)
+            _check_vectors(connection)
             for number, sql in steps.items():
                 if number > version:
                     connection.execute(sql)
@@ -103,9 +104,12 @@ def _create_table(connection: "Connection[Any]") -> None:
 
 
 def use_schema(connection: "Connection[Any]") -> None:
-    """Put the schema first in the search path; pgvector's may be any of the others."""
+    """Put the schema first in the search path, and that of pgvector last."""
     connection.execute(
-        "SELECT set_config('search_path', %s || ', ' || current_setting('search_path'), false)",
+        "SELECT set_config('search_path', concat_ws(', ', %s::text,"
+        " nullif(current_setting('search_path'), ''), (SELECT quote_ident(n.nspname)"
+        "  FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
+        "  WHERE e.extname = 'vector')), false)",
         [SCHEMA],
     )
 
@@ -145,6 +149,15 @@ def _create_extension(connection: "Connection[Any]") -> None:
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < _MIN_PGVECTOR:
         wanted = ".".join(map(str, _MIN_PGVECTOR))
         raise MemoryStoreError(f"The database has pgvector {version}; {wanted} or newer is needed")
+
+
+def _check_vectors(connection: "Connection[Any]") -> None:
+    [found] = connection.execute("SELECT to_regtype('halfvec')").fetchone() or [None]
+    if found is None:
+        raise MemoryStoreError(
+            "The database role may not use the schema that pgvector is in: as its owner,"
+            " GRANT USAGE ON SCHEMA"
+        )
 
 
 def _first_line(error: Exception) -> str:

@@ -175,6 +175,21 @@ def test_a_role_without_rights_is_refused_in_one_line(
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.rule("M-60")
+def test_pgvector_may_be_in_any_schema_that_the_role_may_use(
+    postgres: PostgresServer, new_url: str
+) -> None:
+    name = new_url.split("@/")[1].split("?")[0]
+    postgres.execute('CREATE SCHEMA "Ex t"; ALTER EXTENSION vector SET SCHEMA "Ex t"', name)
+    with pytest.raises(MemoryStoreError, match="may not use the schema that pgvector is in"):
+        MemoryStore.open(new_url, embedder=None)
+    postgres.execute('GRANT USAGE ON SCHEMA "Ex t" TO memory', name)
+    with MemoryStore.open(new_url, embedder=Scattered()) as store:
+        store.remember("Item", "apple", "note")
+        store.embed_pending()
+        assert "cosine" in store.context("Item apple").items[0].metadata
+
+
 def test_a_superuser_is_warned(
     postgres: PostgresServer, new_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
