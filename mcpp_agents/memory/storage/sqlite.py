@@ -234,7 +234,7 @@ class SqliteEngine(ItemQueries):
     def _vector_of_item(self) -> str:
         return "SELECT 1 FROM vector v WHERE v.model = ? AND v.seq = m.seq"
 
-    def _condition(self, view: View | None) -> Condition:
+    def _condition(self, view: View | None, *, by_scope: bool = False) -> Condition:
         if view is None:
             return "", []
         where = " AND m.scope IN (SELECT value FROM json_each(?))"

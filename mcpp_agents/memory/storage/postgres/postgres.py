@@ -286,11 +286,11 @@ class PostgresEngine(ItemQueries):
             " WHERE model.name = ? AND v.seq = m.seq"
         )
 
-    def _condition(self, view: View | None) -> Condition:
+    def _condition(self, view: View | None, *, by_scope: bool = False) -> Condition:
         if view is None:
             self._database.see(ALL)
             return "", []
-        return reach_of_view(self._database, view).condition("m")
+        return reach_of_view(self._database, view).condition("m", by_scope=by_scope)
 
 
 def _are_numbers(values: Sequence[Any]) -> bool:

@@ -38,9 +38,18 @@ class Reach:
         """Return the reach of some of the scopes; what is known of the view stays."""
         return replace(self, counts={scope: self.counts[scope] for scope in scopes})
 
-    def condition(self, table: str) -> tuple[str, list[Any]]:
-        """Return the condition on a table with the columns `scope` and `domain`."""
-        where, values = f" AND {table}.scope = ANY (?)", [self.scopes]
+    def condition(self, table: str, *, by_scope: bool = False) -> tuple[str, list[Any]]:
+        """Return the condition on a table with the columns `scope` and `domain`.
+
+        Args:
+            by_scope: an index finds the rows by their scope. Otherwise the scopes of rows that are
+                found in another way are looked up in a hash table.
+        """
+        # "IS TRUE" keeps this from becoming a join, which could compare each row with all scopes.
+        where = f" AND ({table}.scope IN (SELECT unnest(?::int[]))) IS TRUE"
+        if by_scope:
+            where = f" AND {table}.scope = ANY (?)"
+        values: list[Any] = [self.scopes]
         if self.domain is not None:
             return f"{where} AND {table}.domain = ?", [*values, self.domain]
         return where, values

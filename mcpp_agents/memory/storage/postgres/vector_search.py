@@ -254,7 +254,7 @@ def _part(
     distance = f"v.data::{kind} <#> ?::{kind}"
     if is_exact:
         distance = f"({distance}) + 0"  # an expression that no index has
-    where, values = reach.condition("v")
+    where, values = reach.condition("v", by_scope=is_exact)
     if own is not None:  # as in the condition of its index
         where += f" AND v.scope = {int(own)}"
     # The limit is no placeholder: the plan depends on it.

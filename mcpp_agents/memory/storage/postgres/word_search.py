@@ -165,7 +165,7 @@ class PostingSearch:
                 sql_array(numbers),
             )
             return {word: int(items) for word, items in rows}
-        inside, inside_values = reach.condition("m")
+        inside, inside_values = reach.condition("m", by_scope=True)
         start = reach.after(self._budget.sampled / visible)
         rows = self._database.all(
             "WITH sample AS MATERIALIZED (SELECT greatest(count(*), 1) AS items FROM memory m"
