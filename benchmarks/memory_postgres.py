@@ -197,12 +197,14 @@ def _repeat(connection: "psycopg.Connection[Any]", distinct: int, count: int) ->
 def _index_words(connection: "psycopg.Connection[Any]", count: int) -> None:
     connection.execute("SELECT setval('memory_number', %s)", [count])
     connection.execute(
-        "UPDATE scope SET (items, tokens) ="
-        " (SELECT count(*), sum(length) FROM word_list w WHERE w.scope = scope.id)"
+        "UPDATE scope SET items = counted.items, tokens = counted.tokens,"
+        " first = counted.first, last = counted.last FROM (SELECT scope, count(*) AS items,"
+        "  sum(length) AS tokens, min(seq) AS first, max(seq) AS last"
+        "  FROM word_list GROUP BY scope) AS counted WHERE counted.scope = scope.id"
     )
     start = time.perf_counter()
     connection.execute(
-        "ALTER TABLE posting ADD PRIMARY KEY (scope, word, seq) INCLUDE (frequency, length)"
+        "ALTER TABLE posting ADD PRIMARY KEY (word, scope, seq) INCLUDE (frequency, length)"
     )
     print(f"index of words         {time.perf_counter() - start:10,.0f} s")
 

@@ -7,11 +7,13 @@ fetched. Scope names contain the organization, so two organizations can share a 
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from mcpp_agents.memory.errors import AccessDenied, OrganizationRequired, ProjectDenied
 
 # Ids become parts of scope names, so they must not contain the separator.
 _SEPARATOR = "\x1f"
+LOCAL: Final = "local"  # the organization of the file's owner and of pods
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Principal:
 
     id: str
     projects: frozenset[str] | None = frozenset()
-    organization: str | None = "local"
+    organization: str | None = LOCAL
     home: str | None = None
     diarist: str | None = None
 
@@ -34,6 +36,15 @@ class Principal:
         parts = (self.id, self.organization or "", *(self.projects or ()))
         if any(_SEPARATOR in part for part in parts):
             raise ValueError("the parts of a principal must be printable text")
+        if "@" in (self.organization or ""):
+            raise ValueError("the name of an organization must not contain @")
+
+    @property
+    def account(self) -> str:
+        """The name for which it stores items: `ID@ORGANIZATION`, or in `local` the id alone."""
+        if self.organization == LOCAL and "@" not in self.id:
+            return self.id
+        return f"{self.id}@{self.organization or ''}"
 
     @classmethod
     def for_pod(cls, name: str, *, granted: frozenset[str] = frozenset()) -> "Principal":

@@ -80,7 +80,7 @@ class CallAudit:
         self._engine.audit(
             AuditEntry(
                 at=self._clock(),
-                principal=caller.principal.id,
+                principal=caller.principal.account,
                 tool=self._tool,
                 details={**self._details, **details},
                 author=caller.author,

@@ -45,7 +45,7 @@ def item_from_draft(
         kind=draft.kind,
         title=draft.title,
         content=draft.content,
-        principal=principal.id,
+        principal=principal.account,
         author=caller.author,
         origin=caller.origin,
         created_at=now,

@@ -213,7 +213,7 @@ class MemoryStore:
         with self._audited("forget") as audit, self._engine.writing():
             erased = [
                 item
-                for item in self._engine.stored_by(self._caller.principal.id)
+                for item in self._engine.stored_by(self._caller.principal.account)
                 if item.is_from_pod and any(_covers(erasure, item) for erasure in erasures)
             ]
             for item in erased:
@@ -283,11 +283,11 @@ class MemoryStore:
 
     def opted_out(self) -> frozenset[str]:
         """Return the contexts of the caller, a pod, that have opted out of memory (M-33)."""
-        return self._engine.opted_out(self._caller.principal.id)
+        return self._engine.opted_out(self._caller.principal.account)
 
     def opt_out(self, contexts: AbstractSet[str]) -> None:
         """Replace the set of contexts that have opted out."""
-        principal = self._caller.principal.id
+        principal = self._caller.principal.account
         with self._engine.writing():
             known = self._engine.opted_out(principal)
             self._engine.opt_out(principal, contexts - known, known - contexts)
@@ -337,12 +337,14 @@ class MemoryStore:
         items: list[Item] = []
         links: list[ItemLink] = []
         by_key: dict[str, Item] = {}
+        replaced: list[str] = []
         with self._engine.writing():
             for draft in drafts:
                 key = draft.idempotency_key and digest_key(draft.idempotency_key)
                 stored = by_key.get(key) or self._find_by_key(key) if key else None
                 if replacing and stored is not None:
                     self._engine.remove(stored.seq)
+                    replaced.append(stored.id)
                     stored = None
                 redacted = draft.redacted()
                 item = item_from_draft(redacted, self._caller, key=key, now=now, metadata=metadata)
@@ -363,6 +365,7 @@ class MemoryStore:
                 ids=[answer.id for answer in answers],
                 lengths=[len(draft.content) for draft in drafts],
                 created=len(items),
+                **({"replaced": replaced} if replaced else {}),
             )
         if self._background and items:
             self._background.wake()
@@ -403,13 +406,13 @@ class MemoryStore:
     def _is_author_of(self, item: Item) -> bool:
         # The same name in another pod is another participant.
         caller = self._caller
-        return (item.principal, item.author) == (caller.principal.id, caller.author)
+        return (item.principal, item.author) == (caller.principal.account, caller.author)
 
     def _compiler(self) -> Compiler:
         return Compiler(self._engine, self._background.embedder if self._background else None)
 
     def _find_by_key(self, key: str) -> Item | None:
-        return self._engine.find_by_key(self._caller.principal.id, self._caller.author, key)
+        return self._engine.find_by_key(self._caller.principal.account, self._caller.author, key)
 
     def _links(self, draft: MemoryDraft, item: Item) -> list[ItemLink]:
         relations = draft.relations
@@ -434,7 +437,7 @@ class MemoryStore:
 
     def _charge_quota(self, items: int, now: float) -> None:
         """Charge the author of items from the bus, inside the write that adds them (M-35)."""
-        principal, author = self._caller.principal.id, self._caller.author
+        principal, author = self._caller.principal.account, self._caller.author
         if self._caller.origin != "bus" or author is None or not items:
             return
         expired_at = now - _QUOTA_SECONDS

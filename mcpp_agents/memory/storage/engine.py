@@ -19,7 +19,11 @@ from mcpp_agents.memory.search.terms import Pair, Query
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A stored memory. `seq` numbers items in the order of storing; it is 0 before that."""
+    """A stored memory.
+
+    `principal` is an account (`Principal.account`), here and below. `seq` numbers items in the
+    order of storing; it is 0 before that.
+    """
 
     id: str
     scope: str
@@ -99,7 +103,7 @@ class Matches:
     words: Mapping[int, float]
     holders: Mapping[str, AbstractSet[int]]  # the scored items that contain each known term
     pairs: Sequence[PairMatch]
-    rarity: Mapping[str, float]  # of each term that some item contains
+    rarity: Mapping[str, float]  # of each term that some item contains, in the goal's order
     visible: int = 0  # items in the view
 
 

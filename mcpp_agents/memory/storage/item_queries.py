@@ -59,8 +59,12 @@ class ItemQueries:
         self._among, self._list = dialect
 
     @abstractmethod
-    def _condition(self, view: View | None) -> Condition:
-        """Return the condition that keeps a query inside a view; None sees everything."""
+    def _condition(self, view: View | None, *, by_scope: bool = False) -> Condition:
+        """Return the condition that keeps a query inside a view; None sees everything.
+
+        Args:
+            by_scope: rows are found by their scope in an index, rather than by their numbers.
+        """
 
     # Items
 
@@ -95,7 +99,7 @@ class ItemQueries:
     def newest(self, view: View, kinds: Sequence[str], limit: int) -> list[Outline]:
         where = f"m.kind {self._among} AND m.superseded = 0"
         end = "ORDER BY m.seq DESC LIMIT ?"
-        return self._outlines(view, where, self._list(list(kinds)), limit, end=end)
+        return self._outlines(view, where, self._list(list(kinds)), limit, end=end, by_scope=True)
 
     def linked(self, seqs: Sequence[int], view: View) -> list[LinkedItem]:
         with self._sql.reading():
@@ -120,16 +124,26 @@ class ItemQueries:
         start = f"SELECT {ITEM_COLUMNS} {FROM_ITEMS}"
         return [item_from_row(row) for row in self._rows(start, view, where, values, end)]
 
-    def _outlines(self, view: View, where: str, *values: Any, end: str = "") -> list[Outline]:
+    def _outlines(
+        self, view: View, where: str, *values: Any, end: str = "", by_scope: bool = False
+    ) -> list[Outline]:
         start = "SELECT m.seq, m.kind, m.since FROM memory m"
-        return [Outline(*row) for row in self._rows(start, view, where, values, end)]
+        rows = self._rows(start, view, where, values, end, by_scope=by_scope)
+        return [Outline(*row) for row in rows]
 
     def _rows(
-        self, start: str, view: View | None, where: str, values: Sequence[Any], end: str
+        self,
+        start: str,
+        view: View | None,
+        where: str,
+        values: Sequence[Any],
+        end: str,
+        *,
+        by_scope: bool = False,
     ) -> list[Any]:
         """Return the rows inside a view; the value of a LIMIT in `end` is the last one."""
         with self._sql.reading():
-            inside, scopes = self._condition(view)
+            inside, scopes = self._condition(view, by_scope=by_scope)
             count = len(values) - end.count("?")
             return self._sql.all(
                 f"{start} WHERE {where}{inside} {end}", *values[:count], *scopes, *values[count:]

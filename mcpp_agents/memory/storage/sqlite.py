@@ -111,17 +111,19 @@ class SqliteEngine(ItemQueries):
     def writing(self, *, wait_seconds: float | None = None) -> Iterator[None]:
         wait = self._busy_seconds if wait_seconds is None else wait_seconds
         with self._connection.begin(wait):
+            waiting = self._audit_log.take()
             try:
+                self._audit_log.insert(waiting)
                 yield
-                self._audit_log.insert_pending()
                 self._connection.execute("COMMIT")
-                self._audit_log.clear_pending()
-                if self._has_removed:
-                    self._truncate_wal()
             except BaseException:
+                self._audit_log.put_back(waiting)
                 if self._connection.raw.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
+            else:
+                if self._has_removed:
+                    self._truncate_wal()
             finally:
                 self._has_removed = False
 
@@ -139,11 +141,10 @@ class SqliteEngine(ItemQueries):
     def audit(self, entry: AuditEntry) -> None:
         with self._connection.exclusive():
             if self._connection.raw.in_transaction:
-                self._audit_log.insert(entry)
+                self._audit_log.insert([entry])
             else:
                 self._audit_log.defer(entry)
                 self._write_pending_audit(_AUDIT_WAIT_SECONDS)
-                self._audit_log.drop_excess()
 
     def add_vectors(self, model: str, vectors: Mapping[int, bytes]) -> int:
         with self.writing():
@@ -233,7 +234,7 @@ class SqliteEngine(ItemQueries):
     def _vector_of_item(self) -> str:
         return "SELECT 1 FROM vector v WHERE v.model = ? AND v.seq = m.seq"
 
-    def _condition(self, view: View | None) -> Condition:
+    def _condition(self, view: View | None, *, by_scope: bool = False) -> Condition:
         if view is None:
             return "", []
         where = " AND m.scope IN (SELECT value FROM json_each(?))"

@@ -32,7 +32,7 @@ DO $$ DECLARE name text; BEGIN
         EXECUTE 'DROP INDEX ' || quote_ident(name);
     END LOOP;
     FOREACH name IN ARRAY ARRAY['embedding', 'model', 'relation', 'posting', 'word_list', 'memory',
-        'scope', 'audit', 'copied', 'opt_out', 'quota', 'role_access'] LOOP
+        'scope_domain', 'scope', 'audit', 'copied', 'opt_out', 'quota', 'role_access'] LOOP
         EXECUTE 'DELETE FROM ' || name;
     END LOOP;
     ALTER SEQUENCE memory_number RESTART;

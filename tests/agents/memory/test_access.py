@@ -115,6 +115,34 @@ def test_organizations_in_one_file_do_not_see_each_other(store: MemoryStore) -> 
     assert names(two) == set()
 
 
+@pytest.mark.rule("M-02", "M-14", "M-33", "M-35")
+def test_principals_of_one_name_in_two_organizations_are_two(
+    location: str, clock: ManualClock
+) -> None:
+    principals = (
+        Principal("alice", organization="one"),
+        Principal("alice", organization="two"),
+        Principal("alice"),
+        Principal("alice@one"),  # of local
+    )
+    with MemoryStore.open(location, embedder=None, clock=clock, bus_hourly_cap=1) as store:
+        for principal in principals:
+            caller = store.acting_as(principal, author="ann", origin="bus")
+            assert not caller.has_stored("k")
+            assert caller.remember("T", principal.account, idempotency_key="k").created
+            with pytest.raises(QuotaExceeded):
+                caller.remember("T", "more")
+            assert caller.opted_out() == frozenset()
+            caller.opt_out({"c1"})
+        audited = {entry.principal for entry in store.audit_entries()}
+    assert audited == {"alice@one", "alice@two", "alice", "alice@one@local"}
+
+
+def test_an_organization_has_no_at_sign() -> None:
+    with pytest.raises(ValueError, match="must not contain @"):
+        Principal("alice", organization="one@two")
+
+
 @pytest.mark.rule("M-12")
 def test_related_items_are_filtered_for_access_before_they_are_limited(store: MemoryStore) -> None:
     alice = store.acting_as(ALICE)

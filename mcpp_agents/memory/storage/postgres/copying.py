@@ -2,7 +2,8 @@
 
 The copy reads and writes in batches, so its need of memory is bounded. Each batch is one write, and
 what the database has already is left out: after an interruption, the same command continues. What
-was forgotten in the database does not come back. At the end, every item is compared.
+was forgotten in the database does not come back, and what was forgotten in the file since an
+earlier copy is erased. At the end, every item is compared.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mcpp_agents.memory.errors import InvalidMemory, MemoryStoreError
+from mcpp_agents.memory.storage.audit_log import AuditLog
 from mcpp_agents.memory.storage.connection import SqliteConnection
 from mcpp_agents.memory.storage.engine import Item, ItemLink
 from mcpp_agents.memory.storage.postgres.postgres import PostgresEngine
@@ -32,15 +34,17 @@ class CopyReport:
     vectors: int = 0
     audit: int = 0
     verified: int = 0
-    forgotten: int = 0
+    forgotten: int = 0  # in the database
+    erased: int = 0  # because they were forgotten in the file
 
     def __str__(self) -> str:
         left_out = (
             f"; left out {self.forgotten} that were forgotten there" if self.forgotten else ""
         )
+        erased = f"; erased {self.erased} that were forgotten in the file" if self.erased else ""
         return (
             f"copied {self.items} items, {self.relations} relations, {self.vectors} vectors and"
-            f" {self.audit} audit rows; verified {self.verified} items{left_out}"
+            f" {self.audit} audit rows; verified {self.verified} items{left_out}{erased}"
         )
 
 
@@ -78,9 +82,10 @@ class _Copy:
         self._target = target
         self._progress = progress
         self._report = CopyReport()
-        self._forgotten = target.forgotten()
+        self._forgotten = target.erased()
 
     def run(self) -> CopyReport:
+        self._erase()  # first: a replaced item has the idempotency key of its successor
         self._copy_items()
         self._copy_relations()
         self._copy_vectors()
@@ -89,6 +94,16 @@ class _Copy:
         self._verify()
         self._target.refresh_statistics()
         return self._report
+
+    def _erase(self) -> None:
+        """Erase what was forgotten or replaced in the file after it was copied."""
+        gone = sorted(AuditLog(self._source).erased() - self._forgotten)
+        for start in range(0, len(gone), _BATCH):
+            with self._target.writing():
+                found = self._target.find(gone[start : start + _BATCH], None)
+                for item in found.values():
+                    self._target.remove(item.seq)
+            self._report.erased += len(found)
 
     def _copy_items(self) -> None:
         self._report.forgotten = self._source.one(
@@ -113,7 +128,8 @@ class _Copy:
         other = self._target.find_by_key(item.principal, item.author, item.idempotency_key)
         if other is not None:
             raise InvalidMemory(
-                f"The database has another memory with the idempotency key of {item.id}: {other.id}"
+                f"The database has another memory with the idempotency key of {item.id}:"
+                f" {other.id}. Forget one of the two and repeat the copy"
             )
 
     def _copy_relations(self) -> None:
@@ -153,8 +169,7 @@ class _Copy:
             " WHERE id > ? ORDER BY id LIMIT ?"
         )
         for page in self._pages(sql, start=self._target.audit_copied(name)):
-            self._target.copy_audit(name, page)
-            self._report.audit += len(page)
+            self._report.audit += self._target.copy_audit(name, page)
 
     def _copy_small_tables(self) -> None:
         opted_out: dict[str, set[str]] = {}

@@ -79,7 +79,7 @@ class PostgresDatabase:
         self._options = options
         try:
             with psycopg.connect(**options, autocommit=True) as connection:  # type: ignore[arg-type]
-                prepare(connection)
+                prepare(connection, wait_seconds=statement_seconds)
                 _warn_of_bypass(connection)
         except psycopg.Error as error:
             raise MemoryStoreError(f"Cannot use the {shown(options)}: {_reason(error)}") from error
@@ -90,7 +90,6 @@ class PostgresDatabase:
             timeout=min(statement_seconds, _POOL_SECONDS),
             reconnect_timeout=0,  # the next request tries again: no long waits after an outage
             configure=self._configure,
-            check=ConnectionPool.check_connection,  # after a restart of the server
             name="mcpp-memory",
             open=True,
         )
@@ -168,7 +167,7 @@ class PostgresDatabase:
     @contextmanager
     def _connection(self, may_wait: bool) -> "Iterator[psycopg.Connection[Any]]":
         try:
-            connection = self._take() if may_wait else self._pool.getconn(_NO_WAIT_SECONDS)
+            connection = self._take(self._pool.timeout if may_wait else _NO_WAIT_SECONDS)
         except PoolTimeout as error:
             if may_wait:
                 self._check_server()
@@ -179,15 +178,24 @@ class PostgresDatabase:
         finally:
             self._pool.putconn(connection)
 
-    def _take(self) -> "psycopg.Connection[Any]":
-        deadline = time.monotonic() + self._pool.timeout
+    def _take(self, seconds: float) -> "psycopg.Connection[Any]":
+        """Return a connection that works.
+
+        The pool's own check pauses after each broken connection, longer each time: after the server
+        has ended ten of them, the next call waited six seconds.
+        """
+        deadline = time.monotonic() + seconds
         while True:
-            left = deadline - time.monotonic()
+            left = max(0.0, deadline - time.monotonic())
             try:
-                return self._pool.getconn(min(left, _RETRY_SECONDS))
+                connection = self._pool.getconn(min(left, _RETRY_SECONDS))
             except PoolTimeout:
                 if left <= _RETRY_SECONDS:
                     raise
+                continue
+            if _works(connection):
+                return connection
+            self._pool.putconn(connection)  # which replaces it, since it is closed
 
     def _check_server(self) -> None:
         """Raise an error if the server is down, rather than all connections in use."""
@@ -283,6 +291,16 @@ class PostgresDatabase:
 def sql_array(values: Iterable[float]) -> str:
     """Return numbers as an array in SQL's notation, which is faster than a list of them."""
     return "{" + ",".join(map(str, values)) + "}"
+
+
+def _works(connection: "psycopg.Connection[Any]") -> bool:
+    """Return whether a connection works; close it otherwise."""
+    try:
+        ConnectionPool.check_connection(connection)
+    except psycopg.Error:
+        connection.close()
+        return False
+    return True
 
 
 @contextmanager

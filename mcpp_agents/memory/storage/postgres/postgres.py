@@ -1,11 +1,9 @@
 """The PostgreSQL engine: a database that many processes and machines share."""
 
 import hashlib
-import json
 import logging
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Final
 
 from mcpp_agents.memory.access import View, organization_and_project
@@ -97,11 +95,15 @@ class PostgresEngine(ItemQueries):
         self._words = PostingSearch(self._database, self._tokenizer, budget)
         self._vectors = VectorTable(self._database, exact_items=exact_items)
         self._audit_log = AuditLog(self._database)
-        self._audit_lock = threading.Lock()
 
     def close(self) -> None:
-        with self._audit_lock:
-            self._write_pending_audit()
+        if self._audit_log.pending:
+            with (
+                suppress(StoreUnavailable),
+                self._waiting_audit() as waiting,
+                self._database.appending(),
+            ):
+                self._audit_log.insert(waiting)
             self._audit_log.log_pending()
         self._database.close()
         self._tokenizer.close()
@@ -113,7 +115,8 @@ class PostgresEngine(ItemQueries):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        with self._database.writing():
+        with self._waiting_audit() as waiting, self._database.writing():
+            self._audit_log.insert(waiting)
             yield
 
     def add(self, items: Sequence[Item], links: Iterable[ItemLink] = ()) -> None:
@@ -139,32 +142,27 @@ class PostgresEngine(ItemQueries):
     def audit(self, entry: AuditEntry) -> None:
         if self._database.is_writing:
             self._database.see(ALL)
-            self._audit_log.insert(entry)
+            self._audit_log.insert([entry])
             return
         # A call that got no connection has waited for one: its entry does not wait again.
         may_wait = entry.details.get("refused") != StoreUnavailable.__name__
         try:
-            with self._database.appending(may_wait=may_wait):
-                self._audit_log.insert(entry)
+            with self._waiting_audit() as waiting, self._database.appending(may_wait=may_wait):
+                self._audit_log.insert([*waiting, entry])
         except StoreUnavailable as error:
-            with self._audit_lock:
-                self._audit_log.defer(entry)
-                self._audit_log.drop_excess()
-                if self._audit_log.pending == 1:
-                    logger.warning("audit entries wait for the database: %s", error.__cause__)
-        else:
-            with self._audit_lock:
-                self._write_pending_audit()
+            self._audit_log.defer(entry)
+            if self._audit_log.pending == 1:
+                logger.warning("audit entries wait for the database: %s", error.__cause__)
 
-    def _write_pending_audit(self) -> None:
-        if not self._audit_log.pending:
-            return
+    @contextmanager
+    def _waiting_audit(self) -> Iterator[list[AuditEntry]]:
+        """Yield the waiting entries to a write; they wait on if it fails."""
+        waiting = self._audit_log.take()
         try:
-            with self._database.appending():
-                self._audit_log.insert_pending()
-            self._audit_log.clear_pending()
-        except StoreUnavailable as error:
-            logger.warning("audit entries still wait for the database: %s", error.__cause__)
+            yield waiting
+        except BaseException:
+            self._audit_log.put_back(waiting)
+            raise
 
     def add_vectors(self, model: str, vectors: Mapping[int, bytes], *, indexed: bool = True) -> int:
         if not vectors:
@@ -210,12 +208,11 @@ class PostgresEngine(ItemQueries):
         if known is not None:
             self._build_scope_indexes(known, large)
 
-    def forgotten(self) -> frozenset[str]:
-        """Return the ids of the items that were forgotten, as the audit has them."""
+    def erased(self) -> frozenset[str]:
+        """Return the ids of the items that were forgotten or replaced, as the audit has them."""
         with self._database.reading():
             self._database.see(ALL)
-            rows = self._database.all("SELECT details FROM audit WHERE tool = 'forget'")
-        return frozenset(id for [details] in rows for id in json.loads(details).get("ids", ()))
+            return self._audit_log.erased()
 
     def audit_copied(self, source: str) -> int:
         """Return the number of the last audit row copied from a file, given by a digest."""
@@ -224,18 +221,26 @@ class PostgresEngine(ItemQueries):
             rows = self._database.all("SELECT last_audit FROM copied WHERE source = ?", source)
         return int(rows[0][0]) if rows else 0
 
-    def copy_audit(self, source: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Store audit rows of a file, each with its number there first."""
+    def copy_audit(self, source: str, rows: Sequence[Sequence[Any]]) -> int:
+        """Store those audit rows of a file, each with its number there first, that are new.
+
+        Return how many. Another copy may be under way: what is new is known inside the write only.
+        """
         with self._database.writing():
-            self._database.execute_many(
-                "INSERT INTO audit (at, principal, author, tool, details) VALUES (?, ?, ?, ?, ?)",
-                [row[1:] for row in rows],
-            )
-            self._database.execute(
-                "INSERT INTO copied (source, last_audit) VALUES (?, ?)"
-                " ON CONFLICT (source) DO UPDATE SET last_audit = excluded.last_audit",
-                [source, rows[-1][0]],
-            )
+            last = self.audit_copied(source)
+            new = [row[1:] for row in rows if row[0] > last]
+            if new:
+                self._database.execute_many(
+                    "INSERT INTO audit (at, principal, author, tool, details)"
+                    " VALUES (?, ?, ?, ?, ?)",
+                    new,
+                )
+                self._database.execute(
+                    "INSERT INTO copied (source, last_audit) VALUES (?, ?)"
+                    " ON CONFLICT (source) DO UPDATE SET last_audit = excluded.last_audit",
+                    [source, rows[-1][0]],
+                )
+        return len(new)
 
     def refresh_statistics(self) -> None:
         """Let the database count its rows anew, so that it plans queries well."""
@@ -261,7 +266,7 @@ class PostgresEngine(ItemQueries):
     def evidence(self, matches: Matches, seqs: Sequence[int], view: View) -> dict[int, Evidence]:
         with self._database.reading():
             reach_of_view(self._database, view)
-            return self._words.evidence(matches.holders, seqs)
+            return self._words.evidence(matches.rarity, seqs)
 
     def nearest(
         self, model: str, vector: bytes, view: View, *, limit: int, also: Iterable[int]
@@ -281,11 +286,11 @@ class PostgresEngine(ItemQueries):
             " WHERE model.name = ? AND v.seq = m.seq"
         )
 
-    def _condition(self, view: View | None) -> Condition:
+    def _condition(self, view: View | None, *, by_scope: bool = False) -> Condition:
         if view is None:
             self._database.see(ALL)
             return "", []
-        return reach_of_view(self._database, view).condition("m")
+        return reach_of_view(self._database, view).condition("m", by_scope=by_scope)
 
 
 def _are_numbers(values: Sequence[Any]) -> bool:

@@ -1,4 +1,8 @@
-"""Migrations: numbered SQL files, applied once each, in order, by one process at a time."""
+"""Migrations: numbered SQL files, applied once each, in order, by one process at a time.
+
+The table `migration` is also what a process locks meanwhile. Not an advisory lock: any role that
+can connect could hold that, and so stop every start (M-61).
+"""
 
 import logging
 import re
@@ -13,9 +17,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mcpp.memory")
 
 SCHEMA: Final = "mcpp_memory"
-# The name of an advisory lock, which is shared by all programs that use the database.
-MIGRATION_LOCK: Final = 0x6D637070_00000001
 _NAME: Final = re.compile(r"(\d{4})_\w+\.sql")
+_ATTEMPTS: Final = 5
 _MIN_PGVECTOR: Final = (0, 8)  # the first with filtered search that continues until it has enough
 
 
@@ -30,34 +33,33 @@ def migrations() -> dict[int, str]:
     return dict(sorted(found.items()))
 
 
-def prepare(connection: "Connection[Any]") -> None:
+def prepare(connection: "Connection[Any]", *, wait_seconds: float = 30.0) -> None:
     """Bring the schema to the version of this program.
 
     Raises:
-        MemoryStoreError: the schema is newer, or the role may not create it.
+        MemoryStoreError: the schema is newer, the role may not create it, or another program holds
+            a lock for longer than `wait_seconds`.
     """
     import psycopg
 
     steps = migrations()
     try:
         _check_encoding(connection)
+        connection.execute(f"SET lock_timeout = {max(1, round(wait_seconds * 1000))}")
         if _version(connection) == max(steps):  # no rights and no lock are needed for this
             return
+        _create_table(connection)
         with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATION_LOCK])
+            # It conflicts with itself, but not with what a role that may only read can lock.
+            connection.execute(f"LOCK TABLE {SCHEMA}.migration IN SHARE ROW EXCLUSIVE MODE")
             version = _version(connection)
             if version > max(steps):
                 raise MemoryStoreError(
                     f"The database has version {version}; this program supports up to"
                     f" version {max(steps)}"
                 )
-            _create_extension(connection)
-            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
-            connection.execute(
-                f"CREATE TABLE IF NOT EXISTS {SCHEMA}.migration"
-                " (version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())"
-            )
             use_schema(connection)
+            _check_vectors(connection)
             for number, sql in steps.items():
                 if number > version:
                     connection.execute(sql)
@@ -65,16 +67,49 @@ def prepare(connection: "Connection[Any]") -> None:
                         f"INSERT INTO {SCHEMA}.migration (version) VALUES (%s)", [number]
                     )
             connection.execute(f"GRANT SELECT ON {SCHEMA}.role_access TO PUBLIC")
+    except psycopg.errors.LockNotAvailable as error:
+        raise MemoryStoreError(
+            f"Another program holds a lock on the memory's tables: {_first_line(error)};"
+            " try again later"
+        ) from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise MemoryStoreError(
             f"The database role may not create the memory's tables: {_first_line(error)}"
         ) from error
 
 
+def _create_table(connection: "Connection[Any]") -> None:
+    """Create the table of versions, in which a process sees whether another one was first."""
+    import psycopg
+
+    for attempt in range(_ATTEMPTS):
+        try:
+            with connection.transaction():
+                _create_extension(connection)
+                connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
+                connection.execute(
+                    f"CREATE TABLE IF NOT EXISTS {SCHEMA}.migration"
+                    " (version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())"
+                )
+        except (
+            psycopg.errors.UniqueViolation,
+            psycopg.errors.DuplicateObject,
+            psycopg.errors.DuplicateTable,
+        ):
+            # Another process has just created it, while this one waited.
+            if attempt == _ATTEMPTS - 1:
+                raise
+        else:
+            return
+
+
 def use_schema(connection: "Connection[Any]") -> None:
-    """Put the schema first in the search path; pgvector's may be any of the others."""
+    """Put the schema first in the search path, and that of pgvector last."""
     connection.execute(
-        "SELECT set_config('search_path', %s || ', ' || current_setting('search_path'), false)",
+        "SELECT set_config('search_path', concat_ws(', ', %s::text,"
+        " nullif(current_setting('search_path'), ''), (SELECT quote_ident(n.nspname)"
+        "  FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
+        "  WHERE e.extname = 'vector')), false)",
         [SCHEMA],
     )
 
@@ -114,6 +149,15 @@ def _create_extension(connection: "Connection[Any]") -> None:
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < _MIN_PGVECTOR:
         wanted = ".".join(map(str, _MIN_PGVECTOR))
         raise MemoryStoreError(f"The database has pgvector {version}; {wanted} or newer is needed")
+
+
+def _check_vectors(connection: "Connection[Any]") -> None:
+    [found] = connection.execute("SELECT to_regtype('halfvec')").fetchone() or [None]
+    if found is None:
+        raise MemoryStoreError(
+            "The database role may not use the schema that pgvector is in: as its owner,"
+            " GRANT USAGE ON SCHEMA"
+        )
 
 
 def _first_line(error: Exception) -> str:

@@ -221,7 +221,7 @@ class VectorTable:
         elif own := self._own_scopes(model, reach):
             ef = max(limit // WIDER, limit // len(own))
             parts = [_part(model, reach.within([scope]), ef, own=scope) for scope in own]
-            if rest := [scope for scope in reach.scopes if scope not in own]:
+            if rest := [scope for scope in reach.counts if scope not in own]:
                 parts.append(_part(model, reach.within(rest), limit, is_exact=True))
         else:
             parts = [_part(model, reach, limit)]
@@ -239,7 +239,7 @@ class VectorTable:
         known = self._indexes.get(model.id)
         if known is None:
             return []
-        own = [scope for scope in reach.scopes if scope in known.scopes]
+        own = [scope for scope in reach.counts if scope in known.scopes]
         rest = reach.items - sum(reach.counts[scope] for scope in own)
         # The index of all reads as many more items as the database is larger than the view.
         is_better = len(own) * reach.items < known.items
@@ -254,7 +254,7 @@ def _part(
     distance = f"v.data::{kind} <#> ?::{kind}"
     if is_exact:
         distance = f"({distance}) + 0"  # an expression that no index has
-    where, values = reach.condition("v")
+    where, values = reach.condition("v", by_scope=is_exact)
     if own is not None:  # as in the condition of its index
         where += f" AND v.scope = {int(own)}"
     # The limit is no placeholder: the plan depends on it.

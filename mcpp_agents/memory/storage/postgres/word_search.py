@@ -1,9 +1,10 @@
 """Search by words in the table `posting`, with the BM25 of FTS5 and the rarity of a file's engine.
 
-A term's postings are adjacent in the index, for each scope. The rarest terms, as many as a budget
-of postings allows, select the candidates; the others are added up among the best of these. If these
-are too few, the newest items with the next terms are candidates too, again within a budget, and
-those that contain the next two. In a view that fits the budget, as most do, the result is exact.
+A term's postings are adjacent in the index, by scope, so that a view of thousands of scopes reads
+them in one pass. The rarest terms, as many as a budget of postings allows, select the candidates;
+the others are added up among the best of these. If these are too few, the newest items with the
+next terms are candidates too, again within a budget, and those that contain the next two. In a view
+that fits the budget, as most do, the result is exact.
 How common a term is, is counted in the view (M-12), or in a large one estimated from its newest
 items.
 """
@@ -30,13 +31,6 @@ _POINTS: Final = (
 )
 # The terms of a goal, each with a bit for its place among them.
 _WANTED: Final = "unnest(?::bigint[], ?::float8[], ?::bigint[]) AS wanted (word, rarity, place)"
-# The number after which a given fraction of the items in given scopes follows.
-_START: Final = (
-    "SELECT (max(ends.last) - (max(ends.last) - min(ends.first)) * ?::float8)::bigint AS seq"
-    " FROM unnest(?::int[]) AS wanted (scope), LATERAL ("
-    "  SELECT min(seq) AS first, max(seq) AS last FROM memory"
-    "  WHERE memory.scope = wanted.scope AND superseded = 0) AS ends"
-)
 
 
 @dataclass(frozen=True)
@@ -100,16 +94,16 @@ class PostingSearch:
 
     def match(self, query: Query, reach: Reach, limit: int) -> Matches:
         """Return the best items of a view."""
-        visible = self._visible(reach)
-        terms = self._known_terms(query.terms, reach, visible)
+        visible = reach.visible
+        terms = self._known_terms(query.terms, reach)
         if not terms:
             return Matches({}, {}, [], {}, visible)
-        scoring = _Scoring(terms, reach.tokens / max(reach.items, 1))
+        scoring = _Scoring(terms, reach.tokens / max(visible, 1))
         leading = _affordable(terms, self._budget.scored)
         found = self._best(scoring, leading, reach, limit)
         if len(found) < limit and leading < len(terms):
             share = min(1.0, self._budget.scored / terms[leading].count)  # of the items, the newest
-            since = self._since(round(share * visible), reach, visible)
+            since = reach.after(share) if share < 1 else 0
             read = max(leading + 1, _affordable(terms, self._budget.newest / share))
             found |= self._best(scoring, read, reach, limit, since)
             found |= self._with_both(scoring, leading, reach, limit)
@@ -120,7 +114,8 @@ class PostingSearch:
         }
         pairs = self._pairs(query.pairs, {term.text: term for term in terms}, holders, reach)
         matched = [PairMatch(pair, rarity_of(visible, count), seqs) for pair, count, seqs in pairs]
-        rarity = {term.text: term.rarity for term in terms}
+        rarities = {term.text: term.rarity for term in terms}
+        rarity = {text: rarities[text] for text in query.terms if text in rarities}
         return Matches({seq: found[seq].points for seq in best}, holders, matched, rarity, visible)
 
     def evidence(self, terms: Iterable[str], seqs: Sequence[int]) -> dict[int, Evidence]:
@@ -147,26 +142,20 @@ class PostingSearch:
             if words
         }
 
-    def _visible(self, reach: Reach) -> int:
-        if reach.domain is None:
-            return reach.items
-        where, values = reach.condition("m")
-        sql = f"SELECT count(*) FROM memory m WHERE m.superseded = 0{where}"
-        return int(self._database.one(sql, *values)[0])
-
-    def _known_terms(self, terms: Sequence[str], reach: Reach, visible: int) -> list[_Term]:
+    def _known_terms(self, terms: Sequence[str], reach: Reach) -> list[_Term]:
         """Return the terms that occur in the view, rarest first."""
         numbers = self._numbers(terms)
-        counts = self._counts(sorted(set(numbers.values())), reach, visible)
+        counts = self._counts(sorted(set(numbers.values())), reach)
         known = [
-            _Term(text, number, counts[number], rarity_of(visible, counts[number]))
+            _Term(text, number, counts[number], rarity_of(reach.visible, counts[number]))
             for text, number in numbers.items()
             if counts[number]
         ]
         return sorted(known, key=lambda term: term.count)
 
-    def _counts(self, numbers: Sequence[int], reach: Reach, visible: int) -> dict[int, int]:
+    def _counts(self, numbers: Sequence[int], reach: Reach) -> dict[int, int]:
         """Return how many items contain each word; a large number is estimated."""
+        visible = reach.visible
         where, values = reach.posting_condition()
         count = f"SELECT count(*) AS items FROM posting p WHERE p.word = wanted.word{where}"
         if visible <= self._budget.counted:
@@ -176,19 +165,18 @@ class PostingSearch:
                 sql_array(numbers),
             )
             return {word: int(items) for word, items in rows}
-        inside, inside_values = reach.condition("m")
+        inside, inside_values = reach.condition("m", by_scope=True)
+        start = reach.after(self._budget.sampled / visible)
         rows = self._database.all(
-            f"WITH start AS MATERIALIZED ({_START}), sample AS MATERIALIZED ("
-            " SELECT greatest(count(*), 1) AS items FROM memory m"
-            f" WHERE m.seq > (SELECT seq FROM start) AND m.superseded = 0{inside})"
+            "WITH sample AS MATERIALIZED (SELECT greatest(count(*), 1) AS items FROM memory m"
+            f" WHERE m.seq > ? AND m.superseded = 0{inside})"
             " SELECT word, CASE WHEN newest.items >= ? THEN"
             " newest.items * ?::float8 / (SELECT items FROM sample)"
             # A word that is rare among the newest may be common among the older ones.
             f" ELSE (SELECT count(*) FROM (SELECT FROM posting p WHERE p.word = wanted.word{where}"
             " LIMIT ?) AS read) END FROM unnest(?::bigint[]) AS wanted (word),"
-            f" LATERAL ({count} AND p.seq > (SELECT seq FROM start)) AS newest",
-            self._budget.sampled / visible,
-            reach.scopes,
+            f" LATERAL ({count} AND p.seq > ?) AS newest",
+            start,
             *inside_values,
             self._budget.min_sample,
             visible,
@@ -199,14 +187,9 @@ class PostingSearch:
             ),
             sql_array(numbers),
             *values,
+            start,
         )
         return {word: round(items) for word, items in rows}
-
-    def _since(self, items: int, reach: Reach, visible: int) -> int:
-        """Return a number after which about so many items of the view follow."""
-        if visible <= items:
-            return 0
-        return int(self._database.one(_START, items / visible, reach.scopes)[0])
 
     # Scores
 
@@ -221,7 +204,9 @@ class PostingSearch:
         wanted = limit if leading == len(scoring.terms) else limit * 2
         return self._scored(
             f"SELECT p.scope, p.seq, sum({_POINTS}) AS points, bit_or(wanted.place) AS held"
-            f" FROM {_WANTED} JOIN posting p ON p.word = wanted.word WHERE p.seq > ?{where}"
+            # The offset keeps this from becoming a join that reads all postings of the scopes.
+            f" FROM {_WANTED}, LATERAL (SELECT p.scope, p.seq, p.frequency, p.length FROM posting p"
+            f"  WHERE p.word = wanted.word AND p.seq > ?{where} OFFSET 0) AS p"
             " GROUP BY p.scope, p.seq ORDER BY points DESC, p.seq DESC LIMIT ?",
             [scoring.average, *scoring.wanted(0, leading), since, *values, wanted],
             scoring,

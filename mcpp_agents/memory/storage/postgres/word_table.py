@@ -1,4 +1,4 @@
-"""The tables `word_list` and `posting`: the words of current items.
+"""The tables `word_list` and `posting`, the words of current items, and the sizes they add up to.
 
 A superseded item is not in them, because no search finds it.
 """
@@ -9,11 +9,10 @@ from typing import Final
 from mcpp_agents.memory.search.tokenizer import Tokenizer
 from mcpp_agents.memory.storage.fts_table import COLUMN_WEIGHTS
 from mcpp_agents.memory.storage.postgres.database import PostgresDatabase, sql_array
+from mcpp_agents.memory.storage.postgres.sizes import SizedItem, SizeTable
 from mcpp_agents.memory.storage.postgres.words import WordCounts, count_words
 
 _POSTINGS_AT_ONCE: Final = 50_000
-# The number and scope of an item, and its words.
-_CountedItem = tuple[int, int, WordCounts]
 
 
 class PostingTable:
@@ -22,19 +21,24 @@ class PostingTable:
     def __init__(self, database: PostgresDatabase, tokenizer: Tokenizer) -> None:
         self._database = database
         self._tokenizer = tokenizer
+        self._sizes = SizeTable(database)
 
     def add(self, first: int, last: int) -> None:
         """Index the current rows of `memory` in a range of numbers, both included."""
         rows = self._database.all(
-            f"SELECT seq, scope, {', '.join(COLUMN_WEIGHTS)} FROM memory"
-            " WHERE seq BETWEEN ? AND ? AND superseded = 0",
+            f"SELECT seq, scope, domain, {', '.join(COLUMN_WEIGHTS)} FROM memory"
+            " WHERE seq BETWEEN ? AND ? AND superseded = 0 ORDER BY seq",
             first,
             last,
         )
-        counted = count_words(self._tokenizer, (row[2:] for row in rows))
-        items = [(row[0], row[1], counts) for row, counts in zip(rows, counted, strict=True)]
+        counted = count_words(self._tokenizer, (row[3:] for row in rows))
+        items = [
+            (SizedItem(row[0], row[1], row[2], counts.length), counts)
+            for row, counts in zip(rows, counted, strict=True)
+        ]
         self._insert_lists(items)
         self._insert_postings(items)
+        self._sizes.add(item for item, _ in items)
 
     def remove(self, seq: int) -> None:
         """Remove the words of an item, if it has any here."""
@@ -46,40 +50,36 @@ class PostingTable:
                 "DELETE FROM posting WHERE scope = ? AND word = ANY (?) AND seq = ?",
                 [scope, words, seq],
             )
-            self._database.execute(
-                "UPDATE scope SET items = items - 1, tokens = tokens - ? WHERE id = ?",
-                [length, scope],
-            )
+            [domain] = self._database.one("SELECT domain FROM memory WHERE seq = ?", seq)
+            self._sizes.remove(SizedItem(seq, scope, domain, length))
 
-    def _insert_lists(self, items: Sequence[_CountedItem]) -> None:
+    def _insert_lists(self, items: Sequence[tuple[SizedItem, WordCounts]]) -> None:
         self._database.execute_many(
             "INSERT INTO word_list (seq, scope, length, words, pairs)"
             " VALUES (?, ?, ?, ?::bigint[], ?::bigint[])",
             [
-                (seq, scope, counts.length, sql_array(counts.frequencies), sql_array(counts.pairs))
-                for seq, scope, counts in items
-            ],
-        )
-        self._database.execute_many(
-            "UPDATE scope SET items = items + ?, tokens = tokens + ? WHERE id = ?",
-            [
-                (len(own), sum(counts.length for counts in own), scope)
-                for scope in sorted({scope for _, scope, _ in items})
-                if (own := [counts for _, of, counts in items if of == scope])
+                (
+                    item.seq,
+                    item.scope,
+                    item.tokens,
+                    sql_array(counts.frequencies),
+                    sql_array(counts.pairs),
+                )
+                for item, counts in items
             ],
         )
 
-    def _insert_postings(self, items: Sequence[_CountedItem]) -> None:
+    def _insert_postings(self, items: Sequence[tuple[SizedItem, WordCounts]]) -> None:
         """Insert all postings with one statement, in the order of the index."""
         rows = sorted(
-            (scope, word, seq, counts.length, frequency, word in counts.own)
-            for seq, scope, counts in items
+            (word, item.scope, item.seq, item.tokens, frequency, word in counts.own)
+            for item, counts in items
             for word, frequency in counts.frequencies.items()
         )
         for start in range(0, len(rows), _POSTINGS_AT_ONCE):
             columns = zip(*rows[start : start + _POSTINGS_AT_ONCE], strict=True)
             self._database.execute(
-                "INSERT INTO posting (scope, word, seq, length, frequency, own) SELECT * FROM"
-                " unnest(?::int[], ?::bigint[], ?::bigint[], ?::int[], ?::real[], ?::bool[])",
+                "INSERT INTO posting (word, scope, seq, length, frequency, own) SELECT * FROM"
+                " unnest(?::bigint[], ?::int[], ?::bigint[], ?::int[], ?::real[], ?::bool[])",
                 [sql_array(column) for column in columns],
             )

@@ -98,6 +98,24 @@ def test_a_turn_is_found_by_its_neighbours_words_but_ranked_lower(store: MemoryS
 
 
 @pytest.mark.rule("M-25")
+def test_words_of_neighbours_are_named_in_the_order_of_the_goal(store: MemoryStore) -> None:
+    store.remember("Ann", "Does the gate of the fence squeak?", "message", source="D1:1")
+    store.remember("Bob", "yes", "message", source="D1:2")
+    store.remember("Cid", "A fence, a gate and a fence", "note")
+    store.remember("Dan", "A fence", "note")
+    reasons = {
+        goal: {item.name: item.reason for item in store.context(goal).items}["Bob"]
+        for goal in ("fence squeak gate", "gate squeak fence")
+    }
+    assert (
+        "next to something that matches 'fence', 'squeak', 'gate'" in reasons["fence squeak gate"]
+    )
+    assert (
+        "next to something that matches 'gate', 'squeak', 'fence'" in reasons["gate squeak fence"]
+    )
+
+
+@pytest.mark.rule("M-25")
 def test_a_pair_counts_only_in_its_own_item(store: MemoryStore) -> None:
     for number in range(9):
         store.remember("Filler", f"other {number}", "note")

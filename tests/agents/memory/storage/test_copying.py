@@ -1,5 +1,7 @@
 """`mcpp memory copy`: a file into a database."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,67 @@ def test_a_repeated_copy_does_not_bring_back_what_was_forgotten(
     assert rows(database_url, "SELECT id FROM memory WHERE title IN ('New', 'Bob')") == []
 
 
+@pytest.mark.rule("M-07", "M-66")
+def test_what_was_forgotten_in_the_file_since_is_erased(
+    file: Path, database_url: str, clock: ManualClock
+) -> None:
+    draft = MemoryDraft(title="Summary", content="sky", idempotency_key="rolling")
+    with MemoryStore.open(file, embedder=None) as store:
+        store.replace(draft, metadata={"n": 1})
+    copy_file(file, database_url)
+    with MemoryStore.open(file, embedder=None) as store:
+        [new, bob] = [
+            id for (id,) in rows(file, "SELECT id FROM memory WHERE title IN ('New', 'Bob')")
+        ]
+        store.forget(new)  # what it superseded is current again
+        store.forget(bob)
+        store.replace(draft, metadata={"n": 2})
+    again = copy_file(file, database_url)
+    assert (again.items, again.erased, again.verified) == (1, 3, 45)
+    assert str(again).endswith("; erased 3 that were forgotten in the file")
+    shown = "SELECT id, superseded, near FROM memory ORDER BY id"
+    assert rows(database_url, shown) == rows(file, shown)
+    assert copy_file(file, database_url).erased == 0
+
+
+@pytest.mark.rule("M-66")
+def test_what_was_replaced_in_the_database_does_not_come_back(
+    file: Path, database_url: str
+) -> None:
+    draft = MemoryDraft(title="Summary", content="sky", idempotency_key="rolling")
+    with MemoryStore.open(file, embedder=None) as store:
+        store.replace(draft, metadata={"n": 1})
+    copy_file(file, database_url)
+    with MemoryStore.open(database_url, embedder=None) as store:
+        later = store.replace(draft, metadata={"n": 2})
+    assert copy_file(file, database_url).forgotten == 1
+    titled = "SELECT id FROM memory WHERE title = 'Summary'"
+    assert rows(database_url, titled) == [(later.id,)]
+
+
+@pytest.mark.rule("M-66")
+def test_two_copies_at_once_store_the_audit_once(
+    file: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "_BATCH", 10)
+    before = audited(file)
+    copied = PostgresEngine.audit_copied
+    barrier = threading.Barrier(2)
+
+    def begin_together(self: PostgresEngine, source: str) -> int:
+        found = copied(self, source)
+        if not self._database.is_writing:
+            barrier.wait(60)
+        return found
+
+    monkeypatch.setattr(PostgresEngine, "audit_copied", begin_together)
+    with ThreadPoolExecutor(2) as threads:
+        copies = [threads.submit(copy_file, file, database_url) for _ in range(2)]
+        reports = [copy.result(60) for copy in copies]
+    assert audited(database_url) == before
+    assert sum(report.audit for report in reports) == len(before)
+
+
 @pytest.mark.rule("M-66")
 def test_an_interrupted_copy_is_continued(
     file: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
@@ -133,7 +196,9 @@ def test_a_key_that_the_database_has_is_not_overwritten(file: Path, database_url
     with MemoryStore.open(database_url, embedder=None) as store:
         bus = store.acting_as(POD, author="eve", origin="bus")
         bus.remember("Other", "grass", "note", idempotency_key="k")
-    with pytest.raises(MemoryStoreError, match="another memory with the idempotency key"):
+    with pytest.raises(
+        MemoryStoreError, match=r"another memory with the idempotency key .* Forget one of the two"
+    ):
         copy_file(file, database_url)
 
 

@@ -26,7 +26,7 @@ from mcpp_agents.memory.commands import main
 from mcpp_agents.memory.search.embedding_worker import EmbeddingWorker
 from mcpp_agents.memory.search.terms import parse
 from mcpp_agents.memory.storage.engine import Matches
-from tests.agents.memory.conftest import ManualClock, holds, rows
+from tests.agents.memory.conftest import ManualClock, audited, holds, rows
 from tests.agents.memory.postgres_server import PostgresServer
 
 psycopg = pytest.importorskip("psycopg")
@@ -93,6 +93,38 @@ def test_an_older_schema_is_migrated_and_a_failed_migration_changes_nothing(
     assert rows(new_url, "SELECT max(version) FROM migration") == [(max(steps),)]
 
 
+@pytest.mark.rule("M-02", "M-60")
+def test_items_of_an_older_schema_get_an_account_and_the_size_of_their_domain(
+    new_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = schema.migrations()
+    monkeypatch.setattr(schema, "migrations", lambda: {n: sql for n, sql in steps.items() if n < 9})
+    with psycopg.connect(new_url, autocommit=True) as connection:
+        schema.prepare(connection)
+    for number, (principal, organization) in enumerate(
+        [("ann", "local"), ("ann@home", "local"), ("ann", "acme")], start=1
+    ):
+        rows(
+            new_url,
+            f"INSERT INTO scope (name, organization) VALUES ('{number}', '{organization}');"
+            "INSERT INTO memory (seq, id, scope, neighbourhood, kind, title, content, keys, near,"
+            f" grams, created_at, since, principal, origin, more) SELECT {number}, '{number}', id,"
+            f" '', 'note', '', '', '', '', '', 0, 0, '{principal}', 'direct', '{{}}'"
+            f" FROM scope WHERE name = '{number}'",
+        )
+    rows(
+        new_url,
+        "UPDATE memory SET domain = 'd' WHERE seq = 3; INSERT INTO word_list"
+        " SELECT seq, scope, 5, '{7}', '{}' FROM memory WHERE seq = 3",
+    )
+    monkeypatch.undo()
+    MemoryStore.open(new_url, embedder=None).close()
+    sizes = "SELECT scope, items, tokens, first, last FROM scope_domain"
+    assert rows(new_url, sizes) == [(3, 1, 5, 3, 3)]
+    accounts = rows(new_url, "SELECT principal FROM memory ORDER BY seq")
+    assert accounts == [("ann",), ("ann@home@local",), ("ann@acme",)]
+
+
 @pytest.mark.rule("M-60")
 def test_a_newer_schema_is_refused_in_one_line(
     new_url: str, capsys: pytest.CaptureFixture[str]
@@ -104,6 +136,34 @@ def test_a_newer_schema_is_refused_in_one_line(
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.rule("M-60", "M-61")
+def test_a_start_waits_a_bounded_time_for_another_one(
+    new_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = schema.migrations()
+    monkeypatch.setattr(schema, "migrations", lambda: {1: steps[1]})
+    with psycopg.connect(new_url, autocommit=True) as connection:
+        schema.prepare(connection)
+    monkeypatch.undo()
+    with psycopg.connect(new_url) as other:
+        other.execute("LOCK TABLE mcpp_memory.migration IN SHARE ROW EXCLUSIVE MODE")
+        with pytest.raises(MemoryStoreError, match=r"holds a lock .* try again later"):
+            PostgresEngine(new_url, statement_seconds=0.2)
+    PostgresEngine(new_url).close()
+
+
+@pytest.mark.rule("M-61")
+def test_a_role_that_can_only_connect_cannot_stop_a_start(
+    postgres: PostgresServer, new_url: str
+) -> None:
+    postgres.execute("DROP ROLE IF EXISTS stranger")
+    postgres.execute("CREATE ROLE stranger LOGIN")
+    with psycopg.connect(new_url.replace("memory@", "stranger@")) as other:
+        other.execute("SELECT pg_advisory_lock(x'6D63707000000001'::bigint)")
+        PostgresEngine(new_url, statement_seconds=5).close()
+        assert rows(new_url, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(1,)]
+
+
 def test_a_role_without_rights_is_refused_in_one_line(
     postgres: PostgresServer, new_url: str
 ) -> None:
@@ -113,6 +173,21 @@ def test_a_role_without_rights_is_refused_in_one_line(
     with pytest.raises(MemoryStoreError, match="may not create the memory's tables") as refused:
         MemoryStore.open(url, embedder=None)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.rule("M-60")
+def test_pgvector_may_be_in_any_schema_that_the_role_may_use(
+    postgres: PostgresServer, new_url: str
+) -> None:
+    name = new_url.split("@/")[1].split("?")[0]
+    postgres.execute('CREATE SCHEMA "Ex t"; ALTER EXTENSION vector SET SCHEMA "Ex t"', name)
+    with pytest.raises(MemoryStoreError, match="may not use the schema that pgvector is in"):
+        MemoryStore.open(new_url, embedder=None)
+    postgres.execute('GRANT USAGE ON SCHEMA "Ex t" TO memory', name)
+    with MemoryStore.open(new_url, embedder=Scattered()) as store:
+        store.remember("Item", "apple", "note")
+        store.embed_pending()
+        assert "cosine" in store.context("Item apple").items[0].metadata
 
 
 def test_a_superuser_is_warned(
@@ -189,6 +264,29 @@ def test_a_call_during_an_outage_waits_once_and_the_outage_is_logged_once(
     ]
 
 
+@pytest.mark.rule("M-43")
+def test_audit_entries_that_wait_are_written_before_that_of_the_next_write(
+    database_url: str, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_POOL_SECONDS", 1.0)
+    with open_store(database_url) as store:
+        store.remember("Before", "apple", "note")
+        postgres.stop()
+        try:
+            for call in (store.context, store.forget):
+                with pytest.raises(StoreUnavailable):
+                    call("mem_1")
+        finally:
+            postgres.start()
+        store.remember("After", "apple", "note")
+    assert audited(database_url) == [
+        ("remember", None),
+        ("context", "StoreUnavailable"),
+        ("forget", "StoreUnavailable"),
+        ("remember", None),
+    ]
+
+
 @pytest.mark.rule("M-61")
 def test_a_terminated_connection_is_replaced(postgres: PostgresServer, database_url: str) -> None:
     with open_store(database_url) as store:
@@ -198,6 +296,31 @@ def test_a_terminated_connection_is_replaced(postgres: PostgresServer, database_
             " WHERE application_name = 'mcpp memory'"
         )
         assert names(store, "apple") == ["Before"]
+
+
+@pytest.mark.rule("M-61")
+def test_many_terminated_connections_are_replaced_at_once(
+    postgres: PostgresServer, database_url: str
+) -> None:
+    engine = PostgresEngine(database_url)
+    together = threading.Barrier(10)
+
+    def hold(_: int) -> None:
+        with engine.reading():
+            engine.quota_used("p", "a", 0.0)
+            together.wait(60)
+
+    with MemoryStore(engine) as store, ThreadPoolExecutor(10) as threads:
+        list(threads.map(hold, range(10)))
+        store.remember("Before", "apple", "note")
+        [ended] = postgres.execute(
+            "SELECT count(pg_terminate_backend(pid, 20000)) FROM pg_stat_activity"
+            " WHERE application_name = 'mcpp memory'"
+        )
+        began = time.monotonic()
+        assert names(store, "apple") == ["Before"]
+        assert ended == (10,)
+        assert time.monotonic() - began < 3  # with a pause after each of them: 6 seconds
 
 
 @pytest.mark.rule("M-01", "M-61")
@@ -399,6 +522,20 @@ def test_a_wrong_password_is_not_in_the_log(
 # Erasure
 
 
+def domain_sizes(url: str, *, counted: bool) -> list[Any]:
+    """Return the sizes of domains as they are kept, or counted anew."""
+    if not counted:
+        return rows(
+            url, "SELECT scope, domain, items, tokens, first, last FROM scope_domain ORDER BY 1, 2"
+        )
+    return rows(
+        url,
+        "SELECT m.scope, domain, count(*), sum(length), min(seq), max(seq)"
+        " FROM memory m JOIN word_list USING (seq) WHERE domain IS NOT NULL GROUP BY 1, 2"
+        " ORDER BY 1, 2",
+    )
+
+
 def sizes(url: str) -> list[Any]:
     return rows(
         url,
@@ -437,11 +574,22 @@ def test_the_counts_of_a_scope_follow_every_change(database_url: str) -> None:
                 related = [f"supersedes:{chance.choice(ids)}"] if ids and number % 5 == 0 else []
                 source = chance.choice([None, "D1:1", "D2:1"])
                 stored = store.remember(
-                    f"T{number}", f"apple {number}", "message", source=source, related_to=related
+                    f"T{number}",
+                    f"apple {number}",
+                    "message",
+                    source=source,
+                    related_to=related,
+                    domain=chance.choice([None, "A", "b"]),
                 )
                 ids.append(stored.id)
+            kept, counted = (domain_sizes(database_url, counted=one) for one in (False, True))
+            assert kept == counted
+        assert len(kept) == 2
         for items, tokens, listed, length, unlisted in sizes(database_url):
             assert (items, tokens, unlisted) == (listed, length, 0)
+        for id in ids:
+            store.forget(id)
+        assert domain_sizes(database_url, counted=False) == []
 
 
 # Searches with tiny budgets, as in a very large database
@@ -512,6 +660,51 @@ def test_a_rare_word_is_scored_with_the_common_words_around_it(
     assert next(iter(matches.words)) == 1
     assert 1 in matches.holders["flow"]
     assert matches.rarity["ogive"] > matches.rarity["flow"]
+
+
+# Views of many scopes
+
+
+def postings_read(url: str) -> int:
+    """Return how many entries of the index of words were read so far."""
+    sql = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'posting_pkey'"
+    return int(rows(url, sql)[0][0])
+
+
+@pytest.mark.rule("M-64")
+def test_a_view_of_many_projects_reads_only_the_postings_of_the_words_of_its_goal(
+    postgres: PostgresServer, database_url: str
+) -> None:
+    with open_store(database_url) as store:
+        store.remember_many(
+            MemoryDraft(
+                title="x", content=" ".join(f"w{n * 20 + i}" for i in range(20)), project=f"p{n}"
+            )
+            for n in range(1_000)
+        )
+    postgres.execute("ANALYZE", database_url.split("@/")[1].split("?")[0])  # plans depend on it
+    before = postings_read(database_url)
+    with open_store(database_url) as store:
+        assert len(names(store, "w1 w500 w1111 w19000")) == 4
+    deadline = time.monotonic() + 20  # the server counts the reads of a connection after its end
+    while (read := postings_read(database_url) - before) == 0:
+        assert time.monotonic() < deadline
+    assert read < 200  # of 21,000
+
+
+def test_the_first_and_last_numbers_of_a_scope_follow_every_change(database_url: str) -> None:
+    chance = random.Random(4)
+    with open_store(database_url) as store:
+        ids: list[str] = []
+        for number in range(30):
+            if ids and chance.random() < 0.5:
+                store.forget(ids.pop(chance.choice([0, -1])))
+            else:
+                related = [f"supersedes:{ids[0]}"] if ids and number % 4 == 0 else []
+                ids.append(store.remember("x", "apple", related_to=related).id)
+            [(bounds,)] = rows(database_url, "SELECT (first, last) FROM scope")
+            current = "SELECT (min(seq), max(seq)) FROM memory WHERE superseded = 0"
+            assert rows(database_url, current) == [(bounds,)]
 
 
 # Vectors
@@ -607,14 +800,16 @@ def test_both_engines_rank_alike(database_url: str, tmp_path: Any) -> None:
     drafts = [
         MemoryDraft(
             title=text(4),
-            content=text(chance.randint(3, 60)),
+            content=text(chance.randint(3, 20 if number < 40 else 60)),
             kind=chance.choice(["note", "decision", "message"]),
             source=chance.choice([None, "D1:3", "https://example.org/a#b"]),
+            domain="Dom" if number < 40 else None,  # these are shorter
             idempotency_key=str(number),
         )
         for number in range(150)
     ]
     goals = [text(5) for _ in range(20)]
+    fields_of_searches: list[Any] = [{}, {"domain": "dom"}]
     results = []
     for location in (tmp_path / "memory.db", database_url):
         with MemoryStore.open(
@@ -626,8 +821,9 @@ def test_both_engines_rank_alike(database_url: str, tmp_path: Any) -> None:
             store.embed_pending()
             results.append(
                 [
-                    {numbers[id]: points for id, points in store.search(goal, limit=20)}
+                    {numbers[id]: points for id, points in store.search(goal, limit=20, **fields)}
                     for goal in goals
+                    for fields in fields_of_searches
                 ]
             )
     for in_file, in_database in zip(*results, strict=True):

@@ -18,7 +18,17 @@ from mcpp_agents.memory.storage.postgres.reach import Reach  # noqa: E402
 
 ALICE = Principal("alice", frozenset({"web", "api"}), "acme")
 BOB = Principal("bob", frozenset({"web"}), "other")
-TABLES = ("scope", "memory", "word_list", "posting", "relation", "audit", "quota", "opt_out")
+TABLES = (
+    "scope",
+    "scope_domain",
+    "memory",
+    "word_list",
+    "posting",
+    "relation",
+    "audit",
+    "quota",
+    "opt_out",
+)
 HOSTILE = (
     "'; DROP TABLE memory; --",
     '"; DROP TABLE memory; --',
@@ -108,6 +118,32 @@ def test_no_other_setting_shows_anything(
             assert titles(connection) == set()
 
 
+@pytest.mark.rule("M-64", "M-65")
+@pytest.mark.parametrize(
+    "table", ["scope", "scope_domain", "memory", "word_list", "posting", "embedding"]
+)
+def test_a_scope_is_looked_up_in_a_hash_table(database_url: str, table: str) -> None:
+    """A view may have thousands of scopes: each row is not compared with all of them."""
+    MemoryStore.open(database_url, embedder=None).close()
+    with connect(database_url) as connection:
+        plan = connection.execute(f"EXPLAIN SELECT FROM {table}").fetchall()
+    assert "hashed SubPlan" in "\n".join(line for (line,) in plan)
+
+
+@pytest.mark.rule("M-64")
+def test_a_condition_on_the_scopes_of_items_looks_them_up_in_a_hash_table(
+    filled: MemoryStore, database_url: str
+) -> None:
+    reach = Reach({1: 1}, "web", visible=1, tokens=1, first=1, last=1)
+    where, values = reach.condition("m")
+    sql = f"SELECT FROM memory m WHERE seq = 1{where}".replace("?", "%s")
+    with psycopg.connect(database_url.replace("memory@", "postgres@")) as connection:  # no policies
+        connection.execute("SET search_path = mcpp_memory")
+        cursor = psycopg.ClientCursor(connection)
+        plan = cursor.execute(f"EXPLAIN {sql}", values).fetchall()
+    assert "hashed SubPlan" in "\n".join(line for (line,) in plan)
+
+
 @pytest.mark.rule("M-65")
 def test_a_transaction_sees_the_scopes_of_its_view_only(
     filled: MemoryStore, database_url: str
@@ -128,7 +164,7 @@ def test_a_query_that_lost_its_condition_still_sees_its_view_only(
     filled: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything: tuple[str, list[Any]] = (" AND true", [])
-    monkeypatch.setattr(Reach, "condition", lambda self, table: everything)
+    monkeypatch.setattr(Reach, "condition", lambda self, table, by_scope=False: everything)
     monkeypatch.setattr(Reach, "posting_condition", lambda self: everything)
     assert names(filled.acting_as(ALICE)) == {"acme private", "acme web", "acme api"}
     assert names(filled.acting_as(BOB)) == {"other private", "other web"}
