@@ -52,10 +52,6 @@ class ItemWriter:
         return neighbourhood_of(item)
 
     @abstractmethod
-    def _count_added(self, count: int) -> None:
-        """Count items that were added."""
-
-    @abstractmethod
     def _remove_derived(self, seq: int) -> None:
         """Remove what was derived from an item, apart from its words."""
 
@@ -97,7 +93,6 @@ class ItemWriter:
             ],
         )
         self._table.add(first, seq)
-        self._count_added(len(rows))
         self.add_links(links)
 
     def add_links(self, links: Iterable[ItemLink]) -> int:

@@ -4,17 +4,19 @@ import math
 import time
 from contextlib import closing
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpp_agents.memory import MemoryDraft, MemoryStore
+from mcpp_agents.memory.access import OWNER, view_of
 from mcpp_agents.memory.redaction import WITHHELD, redact
 from mcpp_agents.memory.search.terms import grams, parse
 from mcpp_agents.memory.search.tokenizer import Tokenizer
 from mcpp_agents.memory.storage.engine import Matches
-from mcpp_agents.memory.storage.fts_table import FtsTable
+from mcpp_agents.memory.storage.fts_table import FtsTable, length_of
 from mcpp_agents.memory.storage.schema import connect
 from mcpp_agents.memory.storage.view_masks import ViewMasks
 from mcpp_agents.memory.storage.word_index import RowBudget, WordIndex
@@ -162,7 +164,10 @@ def _found(path: Path, goal: str, mask: bytes | None = None, limit: int = 4) -> 
     with closing(connect(str(path))) as connection:
         if mask is None:
             mask = ViewMasks(connection).mask(("", []))
-        return WordIndex(FtsTable(connection, Tokenizer()), SMALL).match(parse(goal), mask, limit)
+        table = FtsTable(connection, Tokenizer())
+        lists = table.word_lists(seq for seq, shown in enumerate(mask, 1) if shown)
+        average = fmean(map(length_of, lists.values()))
+        return WordIndex(table, SMALL).match(parse(goal), mask, average, limit)
 
 
 def _last(path: Path) -> int:
@@ -244,6 +249,28 @@ def test_forgotten_rows_decide_neither_what_is_found_nor_its_score(
     file_store.forget(last.id)
     file_store.forget(file_store.context("more").items[0].id)
     assert [_found(path, goal) for goal in goals] == before
+
+
+@pytest.mark.rule("M-12")
+@pytest.mark.parametrize("domain", [None, "Tunnels"])
+def test_the_order_of_storing_changes_no_score(file_store: MemoryStore, domain: str | None) -> None:
+    """The average length is that of all rows that the view shows, not of the newest."""
+    texts = ["shock waves", "shock over a wing " * 20] + ["ok, thanks"] * 510
+    scores = {}
+    for project, ordered in (("first", texts), ("last", texts[::-1])):
+        drafts = [
+            MemoryDraft(title="Said", content=text, kind="note", project=project, domain=domain)
+            for text in ordered
+        ]
+        old = file_store.remember_many([drafts[0], *drafts])[0]
+        file_store.remember(
+            "New", "a word", "note", project=project, related_to=[f"supersedes:{old.id}"]
+        )
+        view = view_of(OWNER, project=project, domain=domain)
+        matches = file_store._engine.match(parse("shock wing"), view, 5)
+        scores[project] = sorted(matches.words.values())
+    assert len(scores["first"]) == 2
+    assert scores["first"] == scores["last"]
 
 
 def test_for_a_common_word_superseded_rows_take_no_place(
