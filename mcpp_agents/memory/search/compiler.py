@@ -323,7 +323,7 @@ def _pack(request: PackRequest, query: Query, items: Sequence[PackItem]) -> Cont
             request.goal,
             sections,
             hint,
-            terms=query.terms,
+            terms=query.words,
             budget=clamped_budget(request.markdown_token_budget),
         ),
     )

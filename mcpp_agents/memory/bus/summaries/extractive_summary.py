@@ -46,7 +46,7 @@ def select(turns: Sequence[SpokenTurn], *, max_chars: int, keep: int = 1) -> lis
     ]
     said = list(dict.fromkeys(said))
     del said[max(1, keep) : -_MAX_SENTENCES]
-    words = [parse(turn.text).terms for turn in said]
+    words = [parse(turn.text).words for turn in said]
     weight = {word: float(n) for word, n in Counter(w for each in words for w in each).items()}
 
     def rank(index: int) -> tuple[bool, float, int]:
