@@ -72,7 +72,13 @@ def parse(goal: str) -> Query:
         for m in _WORD.finditer(text)
         if not _CLITIC.match(text, m.start(), m.end())
     ]
-    significant = [each for each in found if each[0] not in _STOP] or found
+    # In a heading, or in capitals, every word has one.
+    has_names = any(text[start].islower() for _, start, _ in found)
+    significant = [
+        (word, start, end)
+        for word, start, end in found
+        if word not in _STOP or (has_names and _is_name(text, start, end))
+    ] or found
     dates = named_times(text)
     dated = {start for _, start, _ in found if any(x.start <= start < x.end for x in dates)}
     kept = {start for _, start, _ in significant} - dated
@@ -95,6 +101,12 @@ def parse(goal: str) -> Query:
 
 def _bounded(found: Iterable[_Found]) -> tuple[_Found, ...]:
     return tuple(dict.fromkeys(found))[:MAX_TERMS]
+
+
+def _is_name(text: str, start: int, end: int) -> bool:
+    """Return whether a word has a capital though it begins no sentence: "What did Will buy?"."""
+    before = text[max(start - 2, 0) : start].rstrip(" ")[-1:]
+    return text[start:end].istitle() and end > start + 1 and (before.isalnum() or before == ",")
 
 
 def words(text: str, letters: int | None = None) -> dict[str, int]:

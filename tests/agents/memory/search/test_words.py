@@ -299,6 +299,26 @@ def test_a_rare_word_is_scored_with_the_common_words_around_it(
     assert 1 in found.holders["flow"]
 
 
+@pytest.mark.rule("M-27")
+@pytest.mark.parametrize(
+    ("goal", "terms"),
+    [
+        ("What did Will buy?", "will buy"),
+        ("Where is Will's dog, and will it bite?", "will dog bite"),
+        ("Was it So or An?", "so an"),
+        ("Will it rain? Will it?", "rain"),
+        ("what I said", "said"),
+        ("What Did Will Buy", "buy"),
+        ("WHAT DID WILL BUY", "buy"),
+        ("do NOT deploy", "deploy"),
+        ('he asked: "Will it?"', "asked"),
+        ("Will", "will"),
+    ],
+)
+def test_a_capital_inside_a_sentence_makes_a_common_word_a_name(goal: str, terms: str) -> None:
+    assert " ".join(parse(goal).terms) == terms
+
+
 @given(st.text())
 def test_a_query_has_no_duplicate_terms_and_is_bounded(goal: str) -> None:
     query = parse(goal)
