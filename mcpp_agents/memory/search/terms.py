@@ -80,8 +80,7 @@ def parse(goal: str) -> Query:
         if word not in _STOP or (has_names and _is_name(text, start, end))
     ] or found
     dates = named_times(text)
-    dated = {start for _, start, _ in found if any(x.start <= start < x.end for x in dates)}
-    kept = {start for _, start, _ in significant} - dated
+    kept = {start for _, start, _ in significant}.difference(*(one.places for one in dates))
     pairs = {
         (a, b): Pair(a, b, text[start:end])
         for (a, start, between), (b, after, end) in pairwise(found)

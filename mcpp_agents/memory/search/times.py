@@ -8,6 +8,7 @@ becomes the same words. So "the 16th of May", "2023-05-16" and, in a text, "yest
 import re
 from collections.abc import Iterator
 from datetime import date, timedelta
+from itertools import chain
 from typing import Final, NamedTuple
 
 MONTHS: Final = (
@@ -113,8 +114,9 @@ class NamedTime(NamedTuple):
     time: Time
 
     @property
-    def end(self) -> int:
-        return self.start + len(self.shown)
+    def places(self) -> range:
+        """The places of its characters in the text."""
+        return range(self.start, self.start + len(self.shown))
 
 
 def asks_when(goal: str) -> bool:
@@ -134,20 +136,21 @@ def time_terms(text: str, origin: date | None) -> list[str]:
 
 def meant_times(text: str, origin: date | None) -> list[Time]:
     """Return the times that a text means: its own day `origin`, if that is known, and others."""
-    text = text[:_MAX_CHARS]
     times = [named.time for named in named_times(text, origin)]
     if origin is not None:
-        times = [_of(origin), *times, *_relative(text.lower(), origin)]
+        times = [_of(origin), *times, *_relative(text[:_MAX_CHARS].lower(), origin)]
     return list(dict.fromkeys(times))[: _MAX_TIMES + 1]
 
 
 def named_times(text: str, origin: date | None = None) -> list[NamedTime]:
     """Return the dates that a text contains; one without a year is that nearest to `origin`."""
+    text = text[:_MAX_CHARS]
     found: list[NamedTime] = []
-    for times in (_iso(text), _numeric(text), _spelled(text, origin), _years(text)):
-        for one in times:
-            if all(one.end <= other.start or one.start >= other.end for other in found):
-                found.append(one)
+    taken: set[int] = set()
+    for one in chain(_iso(text), _numeric(text), _spelled(text, origin), _years(text)):
+        if taken.isdisjoint(one.places):
+            taken.update(one.places)
+            found.append(one)
     return found
 
 
