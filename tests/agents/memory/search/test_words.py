@@ -92,11 +92,49 @@ def test_keys_and_tags_find_an_item(store: MemoryStore) -> None:
 
 @pytest.mark.rule("M-28")
 def test_a_turn_is_found_by_its_neighbours_words_but_ranked_lower(store: MemoryStore) -> None:
-    for number, said in enumerate(["Shall we paint the fence?", "Yes, on Friday.", "Good."]):
-        store.remember("Turn", said, "message", source=f"D1:{number}")
+    said = [
+        "Hello.",
+        "Hm.",
+        "Shall we paint the fence?",
+        "Yes, on Friday.",
+        "Good.",
+        "Fine.",
+        "Bye.",
+    ]
+    for number, text in enumerate(said):
+        store.remember("Turn", text, "message", source=f"D1:{number}")
     found = store.context("fence").items
-    assert [item.content for item in found] == ["Shall we paint the fence?", "Yes, on Friday."]
-    assert "next to something that matches 'fence'" in found[1].reason
+    assert found[0].content == said[2]
+    assert {item.content for item in found[1:]} == {said[1], *said[3:6]}
+    for item in found[1:]:
+        assert "next to something that matches 'fence'" in item.reason
+
+
+@pytest.mark.rule("M-28")
+def test_the_turns_near_a_turn_follow_what_is_stored_and_removed(store: MemoryStore) -> None:
+    """However the turns came to be those that are left, the same ones are found."""
+
+    def turns(project: str) -> list[MemoryDraft]:
+        return [
+            MemoryDraft(title="Turn", content=text, kind="message", source="talk", project=project)
+            for text in ["apple pie", "pear pie", "plum", "cherry pie", "fig pie", "lime", "grape"]
+        ]
+
+    ids = [store.remember_many([draft])[0].id for draft in turns("changed")[:3]]
+    ids += [answer.id for answer in store.remember_many(turns("changed")[3:])]
+    store.forget(ids[1])
+    store.remember("Fig", "none", "note", project="changed", related_to=[f"supersedes:{ids[4]}"])
+    left = [draft for place, draft in enumerate(turns("left")) if place not in (1, 4)]
+    store.remember_many(left)
+    store.remember("Fig", "none", "note", project="left")
+    for goal in ("apple", "pear", "cherry", "fig", "grape", "pie"):
+        changed, same = (
+            [(item.content, item.score) for item in store.context(goal, project=project).items]
+            for project in ("changed", "left")
+        )
+        assert changed == same
+    found = store.context("apple", project="left").items
+    assert {item.content for item in found} == {"apple pie", "plum", "cherry pie", "lime"}
 
 
 @pytest.mark.rule("M-25")
