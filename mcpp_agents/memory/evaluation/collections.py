@@ -17,6 +17,8 @@ from mcpp_agents.memory.evaluation.dialogue_maker import make
 _LOCOMO_TYPES: Final = {1: "multi", 2: "temporal", 3: "inference", 4: "single", 5: "swapped"}
 _LOCOMO_TIME: Final = "%I:%M %p on %d %B, %Y"
 _TURN_ID: Final = re.compile(r"D\d+:\d+")
+# A turn may contain the separator, too: only turns are named after the last one of a question.
+_QUESTION: Final = re.compile(r".+ \|(?: +\S*:\d+)* *")
 
 
 @dataclass(frozen=True)
@@ -99,35 +101,54 @@ def read_dialogues(file: Path) -> list[Collection]:
     first heading may be left out.
 
     Raises:
-        MemoryStoreError: the file cannot be read, or has another format.
+        MemoryStoreError: the file cannot be read, or has another format; it names the line.
     """
+    parts: list[list[tuple[int, str]]] = [[]]
     try:
-        parts = re.split(r"^## .*\n", file.read_text(), flags=re.MULTILINE)
-        return [_dialogue(part.splitlines()) for part in parts if part.strip()]
+        for number, line in enumerate(file.read_text(encoding="utf-8-sig").splitlines(), 1):
+            if line.startswith("## "):
+                parts.append([])
+            elif line.strip():
+                parts[-1].append((number, line))
+        return [_dialogue(part) for part in parts if part]
     except (OSError, ValueError) as error:
         raise MemoryStoreError(f"{file} is not a file of dialogues: {error}") from None
 
 
-def _dialogue(lines: Sequence[str]) -> Collection:
+def _dialogue(lines: Sequence[tuple[int, str]]) -> Collection:
     documents: list[Document] = []
     questions = []
     session, when, place = "", None, 0
-    for line in lines:
+    for number, line in lines:
         if line.startswith("# "):
-            session, _, date = line.removeprefix("# ").partition(" ")
-            when, place = date or None, 0
-        elif " | " in line:
-            *type, text, answers = line.split(" | ")
-            gains = dict.fromkeys(answers.split(), 1)
-            questions.append(Question(text, gains, *type))
-        elif line:
+            session, _, date = line.removeprefix("# ").strip().partition(" ")
+            when, place = _session_date(number, date), 0
+        elif _QUESTION.fullmatch(line):
+            asked, _, answers = line.rpartition("|")
+            *type, text = asked.strip().split(" | ", 1)
+            questions.append((number, Question(text, dict.fromkeys(answers.split(), 1), *type)))
+        else:
+            speaker, separator, text = line.partition(": ")
+            if not separator or "|" in speaker:
+                raise ValueError(f"line {number} is neither a turn nor a question")
             place += 1
-            speaker, _, text = line.partition(": ")
             documents.append(_turn(f"{session}:{place}", speaker, text, when))
-    unknown = {id for one in questions for id in one.gains} - {one.id for one in documents}
-    if unknown:
-        raise ValueError(f"no such turns: {' '.join(sorted(unknown))}")
-    return Collection(documents, questions)
+    known = {one.id for one in documents}
+    for number, question in questions:
+        if unknown := sorted(question.gains.keys() - known):
+            raise ValueError(f"line {number}: no such turns: {' '.join(unknown)}")
+        if not question.gains:
+            raise ValueError(f"line {number}: no turn answers the question")
+    return Collection(documents, [question for _, question in questions])
+
+
+def _session_date(number: int, text: str) -> str | None:
+    try:
+        if text:
+            datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"line {number}: not an ISO 8601 date: {text}") from None
+    return text or None
 
 
 def read_locomo(file: Path) -> list[Collection]:

@@ -17,13 +17,15 @@ _REQUESTS: Final = frozenset(_ARTIFACTS.split())
 
 
 def missing_terms(query: Query, held: Container[str]) -> Iterator[str]:
-    """Yield the words of a goal that are not held, and the parts of runs without spaces.
+    """Yield the dates and words of a goal that are not held, and the parts of runs without spaces.
 
     Args:
         query: the goal's.
         held: the terms of the query that are held.
     """
-    subject = list(dropwhile(_REQUESTS.__contains__, query.words)) or query.words
+    yield from (one.shown for one in query.dates if one.time.terms[0] not in held)
+    words = query.plain_words
+    subject = list(dropwhile(_REQUESTS.__contains__, words)) or words
     yield from (word for word in subject if word not in held)
     for run in query.runs:
         yield from uncovered(run, frozenset(query.terms), held)

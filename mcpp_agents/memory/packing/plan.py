@@ -78,7 +78,7 @@ class SynthesisPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan_from(compiled: Compilation, *, budget: int) -> SynthesisPlan:
     """Return the plan for a deep pack; its Markdown has `budget` tokens at most."""
-    pack, terms = compiled.pack, compiled.query.terms
+    pack, terms = compiled.pack, compiled.query.words
     items = pack.items
     sections = [_section(group, items, terms) for group in _groups(items)]
     contradictions = [

@@ -333,7 +333,7 @@ def _pack(request: PackRequest, query: Query, items: Sequence[PackItem]) -> Cont
         markdown=render_within(
             sections,
             hint,
-            terms=query.terms,
+            terms=query.words,
             budget=clamped_budget(request.markdown_token_budget),
         ),
     )

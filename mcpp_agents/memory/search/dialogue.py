@@ -1,10 +1,10 @@
-"""Re-ranking of the turns of dialogues: who spoke, how much is told, and whether a time is (M-50).
+"""Re-ranking of the turns of dialogues: who spoke, how much is told, and of which time (M-50).
 
 A question about a person is usually answered by that person: "What did Mia buy?" by a turn of
 Mia's, not by those that say "Wow, Mia!". Answers are in turns that tell something: a question, or
 an exclamation of three words, repeats the words of the topic and answers nothing. A question for a
-time is answered by a turn that tells one. All of this is weak evidence, so it only moves a turn
-within its neighbourhood of the ranking.
+time is answered by a turn that tells one, and a question about a day by a turn of that day. All of
+this is weak evidence, so it only moves a turn within its neighbourhood of the ranking.
 
 Turns have few words, so a match of words is more often chance than in a longer text: the meaning
 counts more.
@@ -19,12 +19,14 @@ from mcpp.scripts import UNSPACED
 from mcpp_agents.memory.search.neighbours import is_turn, speaker_of, spoken_text
 from mcpp_agents.memory.search.ranking import Relevance, turn_relevance
 from mcpp_agents.memory.search.terms import Query
-from mcpp_agents.memory.search.times import asks_when, tells_when
+from mcpp_agents.memory.search.times import asks_when, meant_times, tells_when
 from mcpp_agents.memory.storage.engine import Item
 
-# What a turn by another speaker than the named person loses, one without a time, and one that tells
-# nothing; turns with fewer words than enough lose a part of the last.
+# What a turn by another speaker than the named person loses, one about another time than the named
+# date, one without a time, and one that tells nothing; turns with fewer words than enough lose a
+# part of the last.
 OTHER_SPEAKER: Final = 0.2
+OTHER_TIME: Final = 0.5
 NO_TIME: Final = 0.3
 NOTHING_TOLD: Final = 0.5
 _ENOUGH_WORDS: Final = 16
@@ -52,6 +54,12 @@ def told_words(text: str) -> int:
     )
 
 
+def _is_about(query: Query, turn: Item) -> bool:
+    """Return whether a turn means a time that the query names."""
+    meant = meant_times(turn.content, turn.day)
+    return any(named.time.includes(time) for named in query.dates for time in meant)
+
+
 def adjust(
     relevances: Mapping[int, Relevance], goal: str, query: Query, items: Sequence[Item]
 ) -> dict[int, Relevance]:
@@ -68,6 +76,8 @@ def adjust(
         factor = 1 - NOTHING_TOLD * max(0.0, 1 - told_words(spoken_text(turn)) / _ENOUGH_WORDS)
         if named and speaker_of(turn) not in named:
             factor *= 1 - OTHER_SPEAKER
+        if query.dates and not _is_about(query, turn):
+            factor *= 1 - OTHER_TIME
         if wants_time and not tells_when(turn.content):
             factor *= 1 - NO_TIME
         moved[turn.seq] = turn_relevance(relevances[turn.seq]) * factor

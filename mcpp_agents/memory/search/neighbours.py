@@ -9,11 +9,15 @@ be "Fix: …" and "Note: …".
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from mcpp_agents.memory.storage.engine import Item
 from mcpp_agents.memory.vocabulary import DEFAULT_KIND, facet_of
 
+# An answer names things by pronoun, two or more turns after their name: the turns before an item
+# say what it is about; of those after it, only the next one.
+NEAR_BEFORE: Final = 3
 # Longer texts make sense without their neighbours.
 _MAX_CHARS: Final = 600
 _MAX_GAP_SECONDS: Final = 600.0
@@ -54,6 +58,16 @@ def neighbourhood_of(item: Item) -> str:
 def _source(item: Item) -> str:
     # The part after # is a position in the source.
     return (item.source or "").partition("#")[0]
+
+
+def before_in_row(earlier: Sequence[Item], item: Item) -> list[Item]:
+    """Return the items before one, nearest first, each a neighbour of the next; at most three."""
+    found: list[Item] = []
+    for each in reversed(earlier[-NEAR_BEFORE:]):
+        if not are_neighbours(each, found[-1] if found else item):
+            break
+        found.append(each)
+    return found
 
 
 def are_neighbours(before: Item, after: Item) -> bool:

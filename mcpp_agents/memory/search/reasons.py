@@ -1,6 +1,7 @@
 """The `reason` of a pack item: a short list of the evidence for it (M-25)."""
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 from mcpp_agents.memory.search.ranking import MEANINGFUL_COSINE, Candidate
@@ -64,15 +65,18 @@ def age(seconds: float) -> str:
 
 
 def _display_terms(item: Item, evidence: Evidence, query: Query, matches: Matches) -> list[str]:
-    """Return pairs and runs in the goal's spelling, then the rarest words outside them."""
+    """Return dates, pairs and runs in the goal's spelling, then the rarest words outside them."""
     own = set(evidence.terms)
+    dates = {one.shown: one.time.terms for one in query.dates if own.issuperset(one.time.terms)}
+    own -= set(chain.from_iterable(dates.values()))
     pairs = [match.pair for match in matches.pairs if item.seq in match.seqs]
     pairs = [pair for pair in pairs if pair.first in own and pair.second in own]
     paired = {word for pair in pairs for word in (pair.first, pair.second)}
     parts = sorted({part for run in query.runs for part in spans(run, own)}, key=len, reverse=True)
     paired |= {term for term in own if any(term in part for part in parts)}
     single = sorted(own - paired, key=lambda term: (-matches.rarity.get(term, 0.0), term))
-    return ([" ".join(pair.shown.split()) for pair in pairs] + parts + single)[:_SHOWN_TERMS]
+    shown = [" ".join(text.split()) for text in (*dates, *(pair.shown for pair in pairs))]
+    return (shown + parts + single)[:_SHOWN_TERMS]
 
 
 def _context_of(item: Item) -> tuple[object, object, object] | None:

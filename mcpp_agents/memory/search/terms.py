@@ -8,13 +8,16 @@ words, so their runs are cut into overlapping pairs of characters, in the text a
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Hashable, Iterable
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import itemgetter
-from typing import Final
+from typing import Final, TypeVar
 
 from mcpp.scripts import UNSPACED
+from mcpp_agents.memory.search.times import NamedTime, named_times
+
+_Found = TypeVar("_Found", bound=Hashable)
 
 # Bounds the cost of a long goal.
 MAX_TERMS: Final = 48
@@ -50,19 +53,23 @@ class Pair:
 
 @dataclass(frozen=True)
 class Query:
-    """The search terms of a goal."""
+    """The search terms of a goal: its words, with those of the times that its dates mean."""
 
     terms: tuple[str, ...]
     pairs: tuple[Pair, ...]
     runs: tuple[str, ...] = ()  # of scripts without spaces, whose terms are character pairs
+    dates: tuple[NamedTime, ...] = ()
+    words: tuple[str, ...] = ()  # as the goal spells them, also those of its dates
 
     def __str__(self) -> str:
-        return " ".join(self.terms)
+        return " ".join(self.words)
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """The terms that are words, and not of a run."""
-        return tuple(term for term in self.terms if not _UNSPACED_CHARACTER.match(term))
+    def plain_words(self) -> tuple[str, ...]:
+        """The terms that are words, of no date and no run."""
+        dated = {term for one in self.dates for term in one.time.terms}
+        words = (term for term in self.terms if not _UNSPACED_CHARACTER.match(term))
+        return tuple(word for word in words if word not in dated)
 
 
 def parse(goal: str) -> Query:
@@ -73,16 +80,40 @@ def parse(goal: str) -> Query:
         for m in _WORD.finditer(text)
         if not _CLITIC.match(text, m.start(), m.end())
     ]
-    significant = [each for each in found if each[0] not in _STOP] or found
-    kept = {start for _, start, _ in significant}
+    # In a heading, or in capitals, every word has one.
+    has_names = any(text[start].islower() for _, start, _ in found)
+    significant = [
+        (word, start, end)
+        for word, start, end in found
+        if word not in _STOP or (has_names and _is_name(text, start, end))
+    ] or found
+    dates = named_times(text)
+    kept = {start for _, start, _ in significant}.difference(*(one.places for one in dates))
     pairs = {
         (a, b): Pair(a, b, text[start:end])
         for (a, start, between), (b, after, end) in pairwise(found)
         if start in kept and after in kept and len(text[between:after]) <= 2
     }
-    terms = dict.fromkeys([word for word, _, _ in significant] + _gram_list(text, single=False))
-    runs = tuple(dict.fromkeys(_RUN.findall(text)))
-    return Query(tuple(terms)[:MAX_TERMS], tuple(pairs.values())[:MAX_TERMS], runs[:MAX_TERMS])
+    characters = _gram_list(text, single=False)
+    terms = [term for one in dates for term in one.time.terms]
+    terms += [word for word, start, _ in significant if start in kept]
+    return Query(
+        _bounded(terms + characters),
+        _bounded(pairs.values()),
+        _bounded(_RUN.findall(text)),
+        _bounded(dates),
+        _bounded([word for word, _, _ in significant] + characters),
+    )
+
+
+def _bounded(found: Iterable[_Found]) -> tuple[_Found, ...]:
+    return tuple(dict.fromkeys(found))[:MAX_TERMS]
+
+
+def _is_name(text: str, start: int, end: int) -> bool:
+    """Return whether a word has a capital though it begins no sentence: "What did Will buy?"."""
+    before = text[max(start - 2, 0) : start].rstrip(" ")[-1:]
+    return text[start:end].istitle() and end > start + 1 and (before.isalnum() or before == ",")
 
 
 def words(text: str, letters: int | None = None) -> dict[str, int]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from datetime import date, datetime
 from typing import Any, Final, NamedTuple, Protocol
 
 from mcpp_agents.memory.access import View
@@ -61,6 +62,11 @@ class Item:
     def since(self) -> float:
         """The time at which the item became true, else at which it was stored."""
         return to_seconds(self.valid_at) if self.valid_at else self.created_at
+
+    @property
+    def day(self) -> date | None:
+        """The day at which the item became true, by its own clock, if its author says when."""
+        return datetime.fromisoformat(self.valid_at).date() if self.valid_at else None
 
 
 class Outline(NamedTuple):

@@ -15,6 +15,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from mcpp_agents.memory.search.tokenizer import Tokenizer
+from mcpp_agents.memory.storage.item_queries import Condition
 from mcpp_agents.memory.storage.view_masks import Mask, mask_condition
 
 # A title names the subject of an item, a neighbour's text only its surroundings.
@@ -25,6 +26,7 @@ _FIRST_COUNT: Final = 0xD000
 _SECOND: Final = 0x10000
 _SECOND_COUNT: Final = 0x100000
 _SEPARATORS: Final = 4  # two line breaks and two spaces
+_TOTALS_ID: Final = 1  # of FTS5's block with the number of rows, and of words in each column
 _HEADING, _TEXT, _NEAR = (COLUMN_WEIGHTS[name] for name in ("title", "content", "near"))
 _WEIGHTS: Final = ", ".join(map(str, COLUMN_WEIGHTS.values()))
 
@@ -63,6 +65,7 @@ class FtsTable:
     def add(self, first: int, last: int) -> None:
         """Index the rows of `memory` in a range of numbers, both included."""
         self.add_lists(first, last)
+        self._count(first, last, 1)
         self._connection.execute(
             "INSERT INTO memory_index (rowid, title, content, keys, near, grams)"
             " SELECT seq, title, content, keys, near, grams FROM memory WHERE seq BETWEEN ? AND ?",
@@ -82,14 +85,10 @@ class FtsTable:
             for row, title, keys, text, grams, near in zip(rows, *[codes] * 5, strict=True)
         ]
         self._connection.executemany("INSERT INTO word_list (seq, words) VALUES (?, ?)", lists)
-        self._connection.execute(
-            "UPDATE tally SET words = words + ?", [sum(length_of(words) for _, words in lists)]
-        )
 
     def remove(self, seq: int) -> None:
         """Remove a row from the index, before the row changes: FTS5 needs its indexed text."""
-        for words in self.word_lists([seq]).values():
-            self._connection.execute("UPDATE tally SET words = words - ?", [length_of(words)])
+        self._count(seq, seq, -1)
         self._connection.execute("DELETE FROM word_list WHERE seq = ?", [seq])
         self._connection.execute(
             "INSERT INTO memory_index (memory_index, rowid, title, content, keys, near, grams)"
@@ -97,19 +96,38 @@ class FtsTable:
             [seq],
         )
 
+    def _count(self, first: int, last: int, sign: int) -> None:
+        """Add the current rows of a range to the tally, or with a sign of -1 subtract them."""
+        self._connection.execute(
+            "INSERT INTO tally (scope, domain, items, words)"
+            " SELECT m.scope, coalesce(m.domain, ''), ? * count(*),"
+            f" ? * sum(length(w.words) - {_SEPARATORS}) / 2"
+            " FROM memory m JOIN word_list w USING (seq)"
+            " WHERE m.seq BETWEEN ? AND ? AND m.superseded = 0 GROUP BY 1, 2"
+            " ON CONFLICT DO UPDATE SET"
+            " items = items + excluded.items, words = words + excluded.words",
+            [sign, sign, first, last],
+        )
+        if sign < 0:  # nothing remains of the domain of a forgotten item
+            self._connection.execute(
+                "DELETE FROM tally WHERE items = 0"
+                " AND scope IN (SELECT scope FROM memory WHERE seq BETWEEN ? AND ?)",
+                [first, last],
+            )
+
     def purge(self) -> None:
         """Rewrite the index, so that no word of a removed row remains in it."""
         self._connection.execute("INSERT INTO memory_index (memory_index) VALUES ('optimize')")
 
     def count(self, expression: str, mask: Mask, since: int = 0) -> int:
         """Return how many rows of a mask, after `since`, match."""
-        return self._count(expression, *mask_condition(mask, since))
+        return self._matching(expression, *mask_condition(mask, since))
 
     def count_all(self, expression: str) -> int:
         """Return how many rows of the file match."""
-        return self._count(expression, "", ())
+        return self._matching(expression, "", ())
 
-    def _count(self, expression: str, where: str, values: Sequence[Any]) -> int:
+    def _matching(self, expression: str, where: str, values: Sequence[Any]) -> int:
         sql = f"SELECT count(*) FROM memory_index WHERE memory_index MATCH ?{where}"
         return int(self.all(sql, expression, *values)[0][0])
 
@@ -126,13 +144,19 @@ class FtsTable:
         )
         return [(seq, points, _total(sizes)) for seq, points, sizes in rows]
 
-    def lengths(self, seqs: Iterable[int]) -> list[int]:
-        """Return the numbers of words of rows."""
-        rows = self.all(
-            "SELECT sz FROM memory_index_docsize WHERE id IN (SELECT value FROM json_each(?))",
-            json.dumps(list(seqs)),
+    def average_length(self, view: Condition) -> float:
+        """Return the average number of words of the rows that a view shows."""
+        where, values = view
+        [(items, words)] = self.all(
+            f"SELECT sum(m.items), sum(m.words) FROM tally m WHERE true{where}", *values
         )
-        return [_total(sizes) for (sizes,) in rows]
+        return max(words or 0, 1) / max(items or 0, 1)
+
+    def totals(self) -> tuple[int, int]:
+        """Return the number of rows, and of their words, by which FTS5 scores."""
+        [(block,)] = self.all(f"SELECT block FROM memory_index_data WHERE id = {_TOTALS_ID}")
+        rows, *words = _integers(block) or [0]
+        return rows, sum(words)
 
     def newest(self, expression: str, mask: Mask, limit: int) -> list[int]:
         """Return the newest rows that match."""
@@ -169,14 +193,20 @@ class FtsTable:
 
 @lru_cache(maxsize=10_000)
 def _total(sizes: bytes) -> int:
-    """Return the sum of the columns' sizes, which FTS5 keeps as variable-length integers."""
-    total = size = 0
-    for byte in sizes:
-        size = size << 7 | byte & 0x7F
+    """Return the sum of the columns' sizes."""
+    return sum(_integers(sizes))
+
+
+def _integers(packed: bytes) -> list[int]:
+    """Return numbers that FTS5 keeps as variable-length integers."""
+    found = []
+    number = 0
+    for byte in packed:
+        number = number << 7 | byte & 0x7F
         if byte < 0x80:
-            total += size
-            size = 0
-    return total
+            found.append(number)
+            number = 0
+    return found
 
 
 @lru_cache(maxsize=100_000)

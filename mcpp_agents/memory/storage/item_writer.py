@@ -7,10 +7,15 @@ and superseding relation.
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from dataclasses import replace
 from typing import Any, Protocol
 
-from mcpp_agents.memory.search.neighbours import are_neighbours, neighbourhood_of
+from mcpp_agents.memory.search.neighbours import (
+    NEAR_BEFORE,
+    are_neighbours,
+    before_in_row,
+    neighbourhood_of,
+)
 from mcpp_agents.memory.storage.engine import Item, ItemLink
 from mcpp_agents.memory.storage.item_queries import SqlConnection
 from mcpp_agents.memory.storage.rows import (
@@ -52,10 +57,6 @@ class ItemWriter:
         return neighbourhood_of(item)
 
     @abstractmethod
-    def _count_added(self, count: int) -> None:
-        """Count items that were added."""
-
-    @abstractmethod
     def _remove_derived(self, seq: int) -> None:
         """Remove what was derived from an item, apart from its words."""
 
@@ -68,23 +69,22 @@ class ItemWriter:
         if not items:
             return
         scopes = {name: self._scope_id(name) for name in {item.scope for item in items}}
-        latest: dict[tuple[int, str], tuple[int, Item]] = {}  # the last item of each neighbourhood
+        latest: dict[tuple[int, str], list[Item]] = {}  # the last items of each neighbourhood
         near: dict[int, list[str]] = {}
         rows: list[tuple[Any, ...]] = []
         first = seq = self._reserve(len(items))
-        for seq, item in enumerate(items, first):
+        for seq, new in enumerate(items, first):
+            item = replace(new, seq=seq)
             scope, neighbourhood = scopes[item.scope], self._neighbourhood(item)
-            before = latest.get((scope, neighbourhood))
-            if before is None and neighbourhood:  # without one an item has no neighbours
-                before = self._latest(scope, neighbourhood)
-            near[seq] = []
-            if before and are_neighbours(before[1], item):
-                near[seq].append(before[1].content)
-                near.setdefault(before[0], []).append(item.content)
-            else:
-                before = None
-            latest[scope, neighbourhood] = seq, item
-            rows.append((seq, scope, neighbourhood, before and before[0], item))
+            earlier = latest.get((scope, neighbourhood))
+            if earlier is None:  # without a neighbourhood an item has no neighbours
+                earlier = self._latest(scope, neighbourhood) if neighbourhood else []
+            row = before_in_row(earlier, item)
+            near[seq] = [each.content for each in row]
+            if row:
+                near.setdefault(row[0].seq, []).append(item.content)
+            latest[scope, neighbourhood] = [*earlier, item][-NEAR_BEFORE:]
+            rows.append((seq, scope, neighbourhood, row[0].seq if row else None, item))
         for older in sorted(near.keys() - range(first, seq + 1)):
             self._append_near(older, near.pop(older))
         self._connection.execute_many(
@@ -97,7 +97,6 @@ class ItemWriter:
             ],
         )
         self._table.add(first, seq)
-        self._count_added(len(rows))
         self.add_links(links)
 
     def add_links(self, links: Iterable[ItemLink]) -> int:
@@ -121,28 +120,28 @@ class ItemWriter:
 
     # Neighbours in a neighbourhood
 
-    def _latest(self, scope: int, neighbourhood: str) -> tuple[int, Item] | None:
+    def _latest(self, scope: int, neighbourhood: str) -> list[Item]:
         rows = self._connection.all(
             f"SELECT {ITEM_COLUMNS} {FROM_ITEMS} WHERE m.scope = ? AND m.neighbourhood = ?"
-            " AND m.superseded = 0 ORDER BY m.seq DESC LIMIT 1",
+            f" AND m.superseded = 0 ORDER BY m.seq DESC LIMIT {NEAR_BEFORE}",
             scope,
             neighbourhood,
         )
-        return (rows[0][0], item_from_row(rows[0])) if rows else None
+        return [item_from_row(row) for row in reversed(rows)]
 
     def _update_neighbours(self, scope: int, neighbourhood: str, seq: int) -> None:
-        """Update an item that appeared or disappeared, and those beside it.
+        """Update an item that appeared or disappeared, and those that it is near to.
 
         The text it shared must be removed, or the neighbours would still be found by it.
         """
         if not neighbourhood:  # an item without one has no neighbours
             return
         found = set()
-        for order, side in (("DESC", "<"), ("ASC", ">="), ("ASC", ">")):
+        for order, side, count in (("DESC", "<", 1), ("ASC", ">=", 1), ("ASC", ">", NEAR_BEFORE)):
             found |= set(
                 self._connection.all(
                     f"SELECT seq FROM memory WHERE scope = ? AND neighbourhood = ? AND seq {side} ?"
-                    f" AND superseded = 0 ORDER BY seq {order} LIMIT 1",
+                    f" AND superseded = 0 ORDER BY seq {order} LIMIT {count}",
                     scope,
                     neighbourhood,
                     seq,
@@ -152,9 +151,9 @@ class ItemWriter:
             self._join_neighbours(scope, neighbourhood, each)
 
     def _join_neighbours(self, scope: int, neighbourhood: str, seq: int) -> None:
-        """Join an item to its neighbours, at most one before and one after it."""
+        """Join an item to its neighbours, at most three before and one after it."""
         rows = []
-        for order, side, count in (("DESC", "<=", 2), ("ASC", ">", 1)):
+        for order, side, count in (("DESC", "<=", NEAR_BEFORE + 1), ("ASC", ">", 1)):
             rows += self._connection.all(
                 f"SELECT {ITEM_COLUMNS} {FROM_ITEMS} WHERE m.scope = ? AND m.neighbourhood = ?"
                 f" AND m.seq {side} ? AND m.superseded = 0 ORDER BY m.seq {order} LIMIT {count}",
@@ -163,13 +162,14 @@ class ItemWriter:
                 seq,
             )
         items = sorted(map(item_from_row, rows), key=lambda item: item.seq)
-        neighbours = [(a, b) for a, b in pairwise(items) if are_neighbours(a, b)]
-        texts = [(b if a.seq == seq else a).content for a, b in neighbours]
-        before = [a.seq for a, b in neighbours if b.seq == seq]
+        place = [item.seq for item in items].index(seq)
+        before = before_in_row(items[:place], items[place])
+        after = [each for each in items[place + 1 :] if are_neighbours(items[place], each)]
+        texts = [each.content for each in before + after]
         self._table.remove(seq)
         self._connection.execute(
             "UPDATE memory SET near = ?, before = ? WHERE seq = ?",
-            ["\n".join(texts), before[0] if before else None, seq],
+            ["\n".join(texts), before[0].seq if before else None, seq],
         )
         self._table.add(seq, seq)
         self._note_change(seq)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from mcpp_agents.memory.search.terms import grams
-from mcpp_agents.memory.search.times import date_terms
+from mcpp_agents.memory.search.times import time_terms
 from mcpp_agents.memory.storage.engine import Item
 
 ITEM_COLUMNS: Final = (
@@ -53,13 +53,14 @@ class ChangedRow(NamedTuple):
 def item_values(item: Item) -> tuple[Any, ...]:
     """Return the values of an item, in the order of INSERTED_COLUMNS."""
     keys = " ".join(filter(None, (*item.retrieval_keys, *item.tags, item.domain)))
+    times = time_terms(item.content, item.day)
     return (
         item.id,
         item.kind,
         item.title,
         item.content,
         keys,
-        " ".join(filter(None, (grams(f"{item.title}\n{item.content}\n{keys}"), *_dates(item)))),
+        " ".join(filter(None, [grams(f"{item.title}\n{item.content}\n{keys}"), *times])),
         item.domain and item.domain.casefold(),
         item.created_at,
         item.since,
@@ -69,11 +70,6 @@ def item_values(item: Item) -> tuple[Any, ...]:
         item.idempotency_key,
         json.dumps({name: getattr(item, name) for name in _MORE}, ensure_ascii=False),
     )
-
-
-def _dates(item: Item) -> list[str]:
-    """Return index terms for the days that an item means, if its author says from when it is."""
-    return date_terms(item.content, item.since) if item.valid_at else []
 
 
 def item_from_row(row: Sequence[Any]) -> Item:

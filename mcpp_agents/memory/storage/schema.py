@@ -8,7 +8,7 @@ from typing import Final
 from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.search.tokenizer import TOKENIZER
 
-VERSION: Final = 3
+VERSION: Final = 4
 BUSY_SECONDS: Final = 30.0
 # Tables that tell a memory file from another program's; the version number alone proves nothing.
 _OUR_TABLES: Final = frozenset({"memory", "memory_index", "audit"})
@@ -25,7 +25,8 @@ _OUR_TABLES: Final = frozenset({"memory", "memory_index", "audit"})
 #   since              when the item became true
 #   more               fields that no query selects by, as JSON
 #   word_list          the words of an item, in order, as codes (see FtsTable)
-#   tally              the number of items and of their words, which would take reading them all
+#   tally              the number of current items and of their words in each scope and domain
+#                      ('' without one): the average length of a view, without reading its items
 #   changed            rows that processes which cache them must read again: forgotten, superseded,
 #                      restored, or after another neighbour
 #   vector_seq         without it, every removal would scan all vectors
@@ -88,10 +89,12 @@ CREATE TABLE vector (
     UNIQUE (model, seq)
 );
 CREATE TABLE tally (
+    scope INTEGER NOT NULL REFERENCES scope,
+    domain TEXT NOT NULL,
     items INTEGER NOT NULL,
-    words INTEGER NOT NULL
-);
-INSERT INTO tally (items, words) VALUES (0, 0);
+    words INTEGER NOT NULL,
+    PRIMARY KEY (scope, domain)
+) WITHOUT ROWID;
 CREATE TABLE audit (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     at REAL NOT NULL,

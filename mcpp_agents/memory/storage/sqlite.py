@@ -45,7 +45,7 @@ _DIALECT: Final = Dialect("IN (SELECT value FROM json_each(?))", json.dumps)
 
 
 class SqliteItemWriter(ItemWriter):
-    """Writes items, and what only a file has: the tally and the list of changed rows."""
+    """Writes items, and what only a file has: the list of changed rows."""
 
     def _reserve(self, count: int) -> int:
         row = self._connection.one(
@@ -57,12 +57,8 @@ class SqliteItemWriter(ItemWriter):
         self._connection.execute("INSERT OR IGNORE INTO scope (name) VALUES (?)", [name])
         return int(self._connection.one("SELECT id FROM scope WHERE name = ?", name)[0])
 
-    def _count_added(self, count: int) -> None:
-        self._connection.execute("UPDATE tally SET items = items + ?", [count])
-
     def _remove_derived(self, seq: int) -> None:
         self._connection.execute("DELETE FROM vector WHERE seq = ?", [seq])
-        self._connection.execute("UPDATE tally SET items = items - 1")
         self._note_change(seq)
 
     def _note_change(self, seq: int) -> None:
@@ -133,7 +129,7 @@ class SqliteEngine(ItemQueries):
     def remove(self, seq: int) -> None:
         self._items.remove(seq)
         self._has_removed = True
-        if self._connection.one("SELECT items FROM tally")[0] <= self._purged_at_once:
+        if self._table.totals()[0] <= self._purged_at_once:
             self._table.purge()
         else:
             self._needs_purge = True
@@ -185,7 +181,9 @@ class SqliteEngine(ItemQueries):
 
     def match(self, query: Query, view: View, limit: int) -> Matches:
         with self.reading():
-            return self._words.match(query, self._mask(view), limit)
+            shown = self._condition(view)
+            average = self._table.average_length(shown)
+            return self._words.match(query, self._masks.mask(shown), average, limit)
 
     def evidence(self, matches: Matches, seqs: Sequence[int], view: View) -> dict[int, Evidence]:
         with self.reading():

@@ -11,7 +11,6 @@ import json
 import sqlite3
 from collections import OrderedDict
 from collections.abc import Collection
-from itertools import compress
 from typing import Any, Final, NamedTuple
 
 from mcpp_agents.memory.storage.item_queries import Condition
@@ -100,12 +99,6 @@ def newest_start(mask: Mask, count: int) -> int:
         end, start = start, max(start - count, 0)
         count -= mask.count(1, start, end)
     return start
-
-
-def newest_rows(mask: Mask, count: int) -> list[int]:
-    """Return the newest visible rows."""
-    start = newest_start(mask, count)
-    return list(compress(range(start + 1, len(mask) + 1), memoryview(mask)[start:]))
 
 
 def mask_condition(mask: Mask, since: int = 0) -> Condition:

@@ -34,12 +34,10 @@ from mcpp_agents.memory.storage.fts_table import (
     length_of,
     quoted,
 )
-from mcpp_agents.memory.storage.view_masks import Mask, mask_of, newest_rows, newest_start
+from mcpp_agents.memory.storage.view_masks import Mask, mask_of, newest_start
 
 # Other terms that help to select the rows of a common term.
 _MAX_OTHER_TERMS: Final = 4
-# The newest rows whose average length is that of a view.
-_MEASURED_ROWS: Final = 500
 _TITLE_COLUMNS: Final = "{title keys}"
 _OWN_COLUMNS: Final = "{title content keys grams}"
 # As in FTS5's bm25(): the saturation of frequency, and the weight of length.
@@ -82,9 +80,9 @@ class WordIndex:
         self._table = table
         self._budget = budget
 
-    def match(self, query: Query, mask: Mask, limit: int) -> Matches:
-        """Return the best rows that a mask shows."""
-        frequencies = self._frequencies(query.terms, mask)
+    def match(self, query: Query, mask: Mask, average: float, limit: int) -> Matches:
+        """Return the best rows that a mask shows; `average` is the length of its rows."""
+        frequencies = self._frequencies(query.terms, mask, average)
         search = _WordSearch(self._table, self._budget, frequencies, mask)
         best = search.refine(search.select_candidates(limit), limit)
         pairs = []
@@ -94,26 +92,19 @@ class WordIndex:
         words = {seq: search.points[seq] for seq in best}
         return Matches(words, search.holders, pairs, frequencies.rarity, frequencies.visible)
 
-    def _frequencies(self, terms: Sequence[str], mask: Mask) -> _Frequencies:
-        """Count the terms, and measure the rows.
+    def _frequencies(self, terms: Sequence[str], mask: Mask, average: float) -> _Frequencies:
+        """Count the terms in the view.
 
-        Both in the view: otherwise scores would reveal whether a word occurs in rows that the
-        caller may not see, and how long they are (M-12).
+        Otherwise scores would reveal whether a word occurs in rows that the caller may not see, as
+        lengths of other rows would reveal how long they are (M-12).
         """
-        [(total, words)] = self._table.all("SELECT items, words FROM tally")
+        total, words = self._table.totals()
         visible = mask.count(1)
         start_of = cache(partial(newest_start, mask))
         counts = {t: self._estimate(quoted(t), mask, visible, start_of) for t in terms}
         rarity = {term: rarity_of(visible, count) for term, count in counts.items() if count}
-        lengths = self._table.lengths(newest_rows(mask, _MEASURED_ROWS))
-        return _Frequencies(
-            visible,
-            max(sum(lengths), 1) / max(len(lengths), 1),
-            max(words, 1) / max(total, 1),
-            total,
-            counts,
-            rarity,
-        )
+        file_average = max(words, 1) / max(total, 1)
+        return _Frequencies(visible, average, file_average, total, counts, rarity)
 
     def evidence(self, matches: Matches, seqs: Sequence[int]) -> dict[int, Evidence]:
         """Return which terms these rows contain, and which only their neighbours contain."""

@@ -211,10 +211,10 @@ def test_a_superseded_turn_shares_no_words_until_it_is_restored(store: MemorySto
                            related_to=[f"supersedes:{first.id}"])  # fmt: skip
     store.remember("Last", "good", "message", source="D1:4")
     assert [item.name for item in store.context("walrus").items] == []
-    assert [item.name for item in store.context("heron").items] == ["Later", "Last", "Answer"]
+    assert [item.name for item in store.context("heron").items] == ["Later", "Answer", "Last"]
     store.forget(later.id)
-    assert [item.name for item in store.context("walrus").items] == ["First", "Answer"]
-    assert [item.name for item in store.context("noted").items] == ["Answer", "Last", "First"]
+    assert [item.name for item in store.context("walrus").items] == ["First", "Last", "Answer"]
+    assert [item.name for item in store.context("noted").items] == ["Answer", "First", "Last"]
 
 
 @pytest.mark.rule("M-05")

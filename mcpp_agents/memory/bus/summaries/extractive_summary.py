@@ -91,7 +91,7 @@ class _Ranking:
 
     def __init__(self, said: Sequence[SpokenTurn]) -> None:
         self._places = [turn.place for turn in said]
-        self._words = [parse(turn.text).terms for turn in said]
+        self._words = [parse(turn.text).words for turn in said]
         counts = Counter(word for words in self._words for word in words)
         self._weights = {word: float(count) for word, count in counts.items()}
         self._distances = [math.inf] * len(said)  # from the nearest chosen one

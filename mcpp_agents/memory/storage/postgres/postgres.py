@@ -61,9 +61,6 @@ class PostgresItemWriter(ItemWriter):
         found = super()._neighbourhood(item)
         return found and hashlib.sha256(found.encode()).hexdigest()[:32]
 
-    def _count_added(self, count: int) -> None:
-        pass  # PostingTable does
-
     def _remove_derived(self, seq: int) -> None:
         pass  # foreign keys do
 

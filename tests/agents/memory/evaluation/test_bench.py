@@ -106,11 +106,37 @@ def test_without_questions_there_is_one_line_instead_of_a_table(
     assert said in output.err
 
 
-def test_a_question_about_a_missing_turn_is_reported(tmp_path: Path) -> None:
+@pytest.mark.rule("M-52")
+@pytest.mark.parametrize(
+    ("line", "wrong", "reported"),
+    [
+        ("temporal | When did Ann buy it? | D1:1", "When? | D1:9", "line 5: no such turns: D1:9"),
+        ("temporal | When did Ann buy it? | D1:1", "none | Nowhere? | ", "line 5: no turn answers"),
+        ("temporal | When did Ann buy it? | D1:1", "When? | D1-1", "line 5 is neither a turn nor"),
+        ("# D1 2023-05-08", "# D1 2023-02-31", "line 2: not an ISO 8601 date: 2023-02-31"),
+        ("Cleo: Hello.", "Hello.", "line 9 is neither a turn nor a question"),
+    ],
+)
+def test_what_is_wrong_in_a_file_of_dialogues_is_reported_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, wrong: str, reported: str
+) -> None:
     file = tmp_path / "dialogues.txt"
-    file.write_text(DIALOGUES.replace("| D1:1", "| D1:9"))
-    with pytest.raises(MemoryStoreError, match="no such turns: D1:9"):
-        read_dialogues(file)
+    assert line in DIALOGUES
+    file.write_text(DIALOGUES.replace(line, wrong))
+    arguments = ["memory", "bench", "--conversations", "0", "--embedders", "none"]
+    assert command_line.main([*arguments, "--dialogues", str(file)]) == 1
+    output = capsys.readouterr()
+    assert (output.out, output.err.count("\n")) == ("", 1)
+    assert reported in output.err
+
+
+@pytest.mark.rule("M-52")
+def test_a_turn_may_contain_the_separator_of_questions(tmp_path: Path) -> None:
+    file = tmp_path / "dialogues.txt"
+    file.write_text(DIALOGUES.replace("Bob: Wow!", "Bob: Do you | really"))
+    first, _ = read_dialogues(file)
+    assert first.documents[1].text == "Bob: Do you | really"
+    assert [one.type for one in first.questions] == ["temporal"]
 
 
 def test_locomos_format_is_read(tmp_path: Path) -> None:

@@ -4,17 +4,19 @@ import math
 import time
 from contextlib import closing
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpp_agents.memory import MemoryDraft, MemoryStore
+from mcpp_agents.memory.access import OWNER, view_of
 from mcpp_agents.memory.redaction import WITHHELD, redact
 from mcpp_agents.memory.search.terms import grams, parse
 from mcpp_agents.memory.search.tokenizer import Tokenizer
 from mcpp_agents.memory.storage.engine import Matches
-from mcpp_agents.memory.storage.fts_table import FtsTable
+from mcpp_agents.memory.storage.fts_table import FtsTable, length_of
 from mcpp_agents.memory.storage.schema import connect
 from mcpp_agents.memory.storage.view_masks import ViewMasks
 from mcpp_agents.memory.storage.word_index import RowBudget, WordIndex
@@ -90,11 +92,49 @@ def test_keys_and_tags_find_an_item(store: MemoryStore) -> None:
 
 @pytest.mark.rule("M-28")
 def test_a_turn_is_found_by_its_neighbours_words_but_ranked_lower(store: MemoryStore) -> None:
-    for number, said in enumerate(["Shall we paint the fence?", "Yes, on Friday.", "Good."]):
-        store.remember("Turn", said, "message", source=f"D1:{number}")
+    said = [
+        "Hello.",
+        "Hm.",
+        "Shall we paint the fence?",
+        "Yes, on Friday.",
+        "Good.",
+        "Fine.",
+        "Bye.",
+    ]
+    for number, text in enumerate(said):
+        store.remember("Turn", text, "message", source=f"D1:{number}")
     found = store.context("fence").items
-    assert [item.content for item in found] == ["Shall we paint the fence?", "Yes, on Friday."]
-    assert "next to something that matches 'fence'" in found[1].reason
+    assert found[0].content == said[2]
+    assert {item.content for item in found[1:]} == {said[1], *said[3:6]}
+    for item in found[1:]:
+        assert "next to something that matches 'fence'" in item.reason
+
+
+@pytest.mark.rule("M-28")
+def test_the_turns_near_a_turn_follow_what_is_stored_and_removed(store: MemoryStore) -> None:
+    """However the turns came to be those that are left, the same ones are found."""
+
+    def turns(project: str) -> list[MemoryDraft]:
+        return [
+            MemoryDraft(title="Turn", content=text, kind="message", source="talk", project=project)
+            for text in ["apple pie", "pear pie", "plum", "cherry pie", "fig pie", "lime", "grape"]
+        ]
+
+    ids = [store.remember_many([draft])[0].id for draft in turns("changed")[:3]]
+    ids += [answer.id for answer in store.remember_many(turns("changed")[3:])]
+    store.forget(ids[1])
+    store.remember("Fig", "none", "note", project="changed", related_to=[f"supersedes:{ids[4]}"])
+    left = [draft for place, draft in enumerate(turns("left")) if place not in (1, 4)]
+    store.remember_many(left)
+    store.remember("Fig", "none", "note", project="left")
+    for goal in ("apple", "pear", "cherry", "fig", "grape", "pie"):
+        changed, same = (
+            [(item.content, item.score) for item in store.context(goal, project=project).items]
+            for project in ("changed", "left")
+        )
+        assert changed == same
+    found = store.context("apple", project="left").items
+    assert {item.content for item in found} == {"apple pie", "plum", "cherry pie", "lime"}
 
 
 @pytest.mark.rule("M-25")
@@ -180,7 +220,10 @@ def _found(path: Path, goal: str, mask: bytes | None = None, limit: int = 4) -> 
     with closing(connect(str(path))) as connection:
         if mask is None:
             mask = ViewMasks(connection).mask(("", []))
-        return WordIndex(FtsTable(connection, Tokenizer()), SMALL).match(parse(goal), mask, limit)
+        table = FtsTable(connection, Tokenizer())
+        lists = table.word_lists(seq for seq, shown in enumerate(mask, 1) if shown)
+        average = fmean(map(length_of, lists.values()))
+        return WordIndex(table, SMALL).match(parse(goal), mask, average, limit)
 
 
 def _last(path: Path) -> int:
@@ -264,6 +307,28 @@ def test_forgotten_rows_decide_neither_what_is_found_nor_its_score(
     assert [_found(path, goal) for goal in goals] == before
 
 
+@pytest.mark.rule("M-12")
+@pytest.mark.parametrize("domain", [None, "Tunnels"])
+def test_the_order_of_storing_changes_no_score(file_store: MemoryStore, domain: str | None) -> None:
+    """The average length is that of all rows that the view shows, not of the newest."""
+    texts = ["shock waves", "shock over a wing " * 20] + ["ok, thanks"] * 510
+    scores = {}
+    for project, ordered in (("first", texts), ("last", texts[::-1])):
+        drafts = [
+            MemoryDraft(title="Said", content=text, kind="note", project=project, domain=domain)
+            for text in ordered
+        ]
+        old = file_store.remember_many([drafts[0], *drafts])[0]
+        file_store.remember(
+            "New", "a word", "note", project=project, related_to=[f"supersedes:{old.id}"]
+        )
+        view = view_of(OWNER, project=project, domain=domain)
+        matches = file_store._engine.match(parse("shock wing"), view, 5)
+        scores[project] = sorted(matches.words.values())
+    assert len(scores["first"]) == 2
+    assert scores["first"] == scores["last"]
+
+
 def test_for_a_common_word_superseded_rows_take_no_place(
     file_store: MemoryStore, path: Path
 ) -> None:
@@ -288,6 +353,26 @@ def test_a_rare_word_is_scored_with_the_common_words_around_it(
     found = _found(path, "ogive flow")
     assert next(iter(found.words)) == 1
     assert 1 in found.holders["flow"]
+
+
+@pytest.mark.rule("M-27")
+@pytest.mark.parametrize(
+    ("goal", "terms"),
+    [
+        ("What did Will buy?", "will buy"),
+        ("Where is Will's dog, and will it bite?", "will dog bite"),
+        ("Was it So or An?", "so an"),
+        ("Will it rain? Will it?", "rain"),
+        ("what I said", "said"),
+        ("What Did Will Buy", "buy"),
+        ("WHAT DID WILL BUY", "buy"),
+        ("do NOT deploy", "deploy"),
+        ('he asked: "Will it?"', "asked"),
+        ("Will", "will"),
+    ],
+)
+def test_a_capital_inside_a_sentence_makes_a_common_word_a_name(goal: str, terms: str) -> None:
+    assert " ".join(parse(goal).terms) == terms
 
 
 @given(st.text())
