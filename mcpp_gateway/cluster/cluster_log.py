@@ -94,7 +94,7 @@ class ClusterLog:
         self.gateway = f"g{secrets.token_hex(5)}"
         self.address = ""
         self.stopping = False
-        self._limits = config.limits
+        self._largest_message_bytes = config.largest_message_bytes
         self._loop = loop
         self._clock = clock
         self._perform = perform
@@ -170,12 +170,7 @@ class ClusterLog:
             await self._link.connect()
         except LinkError as error:
             raise ConfigError(str(error)) from None
-        needed = self._limits.max_message_bytes + MAX_BATCH_BYTES + _SPARE_BYTES
-        if self._link.max_payload < needed:
-            raise ConfigError(
-                f"cluster.servers: max_payload is {self._link.max_payload}; messages of "
-                f"limits.max_message_bytes need {needed}"
-            )
+        self.check_message_size(self._largest_message_bytes)
         prefix = self._link.prefix
         self._link.on_reply("ack", self._receive_ack)
         self._link.on_reply("forward", self._receive_no_responders)
@@ -193,6 +188,19 @@ class ClusterLog:
         self._start(self._prove())
         await asyncio.gather(*(self._open(link) for link in self._pods.values()))
         self._beat(self._clock())
+
+    def check_message_size(self, largest: int) -> None:
+        """Raise ConfigError if the servers refuse messages of as many bytes as are allowed.
+
+        The pod would try to store such a message again and again, and nothing after it.
+        """
+        payload = self._link.max_payload
+        needed = largest + MAX_BATCH_BYTES + _SPARE_BYTES
+        if payload < needed:
+            raise ConfigError(
+                f"cluster.servers: max_payload is {payload}; messages of max_message_bytes = "
+                f"{largest} need {needed}"
+            )
 
     def _leads(self, pod: str) -> bool:
         link = self._pods.get(token(pod))

@@ -94,6 +94,15 @@ class Config(msgspec.Struct, frozen=True):
         """Where signed tokens may come from."""
         return self.issuers, self.token_folder, self.shares_tokens
 
+    @property
+    def largest_message_bytes(self) -> int:
+        """The bytes that a message may have at most, of any participant in any pod."""
+        own = [each.limits for settings in self.pods.values() for each in settings]
+        own += [each.allow.limits for each in self.issuers]
+        pods = (self.limits, *self.pod_limits.values())
+        stated = [each.max_message_bytes or 0 for each in own]
+        return max([*stated, *(each.max_message_bytes for each in pods)])
+
     def limits_of(self, pod: str) -> PodLimits:
         """Return the limits of a pod."""
         return self.pod_limits.get(pod, self.limits)

@@ -270,6 +270,8 @@ class Gateway:
         """Apply the participants and tokens of a new configuration; the rest needs a restart."""
         config = without_restart(self.config, config)
         # First, because they may fail, and then nothing has changed.
+        if self.cluster is not None:
+            self.cluster.check_message_size(config.largest_message_bytes)
         certificate = self._listener.next_certificate(config)
         tokens = self._open_tokens(config)
         for name in config.pods.keys() - self.pods.keys():

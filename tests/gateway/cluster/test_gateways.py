@@ -455,13 +455,40 @@ async def test_an_invitation_of_one_gateway_works_once_at_any(nats: NatsServers)
         assert "401" in (await sign_in(first, "unknown")).split("\r\n")[0]
 
 
-async def test_servers_that_accept_no_large_messages_are_refused(nats: NatsServers) -> None:
-    found = configure(
-        nats, "[limits]", "max_message_bytes = 9_000_000", "outbox_bytes = 40_000_000"
-    )
+LARGE = "max_message_bytes = 9_000_000"
+OWN_LIMITS = ("[pods.demo.participants.c]", f'token = "{token("c")}"', f"limits = {{ {LARGE} }}")
+ISSUER = ("[issuers.company]", 'jwks_url = "https://localhost/keys"', 'audience = "mcpp"')
+
+
+@pytest.mark.rule("O-03")
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("[limits]", "outbox_bytes = 40_000_000", LARGE),
+        ("[pods.demo.limits]", "outbox_bytes = 40_000_000", LARGE),
+        ("[limits]", "outbox_bytes = 40_000_000", *OWN_LIMITS),
+        (
+            "[limits]",
+            "outbox_bytes = 40_000_000",
+            *ISSUER,
+            "[issuers.company.allow.limits]",
+            LARGE,
+        ),
+    ],
+    ids=["general", "pod", "participant", "issuer"],
+)
+async def test_servers_that_accept_no_large_messages_are_refused(
+    nats: NatsServers, lines: tuple[str, ...]
+) -> None:
+    found = configure(nats, *lines)
     with pytest.raises(ConfigError, match="max_payload"):
         async with gateways(found, 1):
             pass
+    async with gateways(configure(nats), 1) as (gateway,):
+        with pytest.raises(ConfigError, match="max_payload"):
+            gateway.reconfigure(found)
+        async with mcpp.connect(url(gateway), token=token("a"), options=QUICK) as a:
+            await a.send("chat", "as before")
 
 
 SHORT = ("[limits]", "history_messages = 10")
