@@ -27,17 +27,26 @@ def fetch(url: str) -> bytes:
 def _fetch(url: SplitResult) -> bytes:
     deadline = time.monotonic() + MAX_SECONDS
     line = _connection(url)
+    stream: socket.socket | None = None
+
+    def cut_off() -> None:
+        found = stream or line.sock
+        if found is not None:
+            with suppress(OSError):
+                found.shutdown(socket.SHUT_RDWR)
+
     # Each read has its time, but a server may send a byte at a time: in the end it is cut off.
-    cut = threading.Timer(MAX_SECONDS, _cut_off, (line,))
+    cut = threading.Timer(MAX_SECONDS, cut_off)
     cut.daemon = True
     cut.start()
     try:
         path = f"{url.path or '/'}{'?' + url.query if url.query else ''}"
         line.request("GET", path, headers={"Accept": "application/json", "Connection": "close"})
+        stream = line.sock  # the line forgets it if the server is to close it
         response = line.getresponse()
         if response.status != 200:
             raise KeySetError(f"the key server answered {response.status}")
-        return _read(line, response, deadline)
+        return _read(stream, response, deadline)
     finally:
         cut.cancel()
         line.close()
@@ -51,25 +60,15 @@ def _connection(url: SplitResult) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(host, url.port, timeout=MAX_SECONDS)
 
 
-def _cut_off(line: http.client.HTTPConnection) -> None:
-    if line.sock is not None:
-        with suppress(OSError):
-            line.sock.shutdown(socket.SHUT_RDWR)
-
-
-def _read(
-    line: http.client.HTTPConnection, response: http.client.HTTPResponse, deadline: float
-) -> bytes:
+def _read(stream: socket.socket, response: http.client.HTTPResponse, deadline: float) -> bytes:
     data = b""
-    while True:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise KeySetError(f"the key server took longer than {MAX_SECONDS:g} s")
-        if line.sock is not None:
-            line.sock.settimeout(left)  # a server that sends a byte at a time ends, too
+    while (left := deadline - time.monotonic()) > 0:
+        if not response.isclosed():
+            stream.settimeout(left)  # a server that sends a byte at a time ends, too
         chunk = response.read1(_CHUNK_BYTES)
-        if not chunk:
-            return data
         data += chunk
         if len(data) > MAX_BYTES:
             raise KeySetError(f"the key set has more than {MAX_BYTES} bytes")
+        if not chunk and time.monotonic() < deadline:  # not because it was cut off
+            return data
+    raise KeySetError(f"the key server took longer than {MAX_SECONDS:g} s")

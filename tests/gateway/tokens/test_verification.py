@@ -347,7 +347,15 @@ def test_invented_key_ids_reach_the_key_server_at_most_once_in_five_seconds() ->
 
 
 @pytest.mark.rule("S-08")
-@pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n", b"H"])
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"H",
+        b"HTTP/1.1 200 OK\r\nX: ",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n5;",
+    ],
+)
 def test_a_key_server_that_sends_a_byte_at_a_time_is_cut_off(
     start: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,15 +366,18 @@ def test_a_key_server_that_sends_a_byte_at_a_time_is_cut_off(
         connection, _ = listener.accept()
         with connection, suppress(OSError):
             connection.sendall(start)
-            while not ended.wait(0.02):
-                connection.sendall(b"a")
+            for _ in range(500):
+                if not ended.wait(0.02):
+                    connection.sendall(b"a")
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=drip, args=(listener,))
         thread.start()
+        began = time.monotonic()
         try:
             with pytest.raises(KeySetError):
                 fetching.fetch(f"http://127.0.0.1:{listener.getsockname()[1]}/")
+            assert time.monotonic() - began < 5
         finally:
             ended.set()
             thread.join()
