@@ -293,6 +293,8 @@ class Gateway:
         for connection in self.connections:
             connection.limit_messages()
         self._change_issuers(config, tokens)
+        for connection in self.leases.leave_pods(config.pods):
+            log_session("revoked", connection, reason="pod removed")
         self.config = config
         self.admission.reconfigure(config)
 

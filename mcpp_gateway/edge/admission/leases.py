@@ -5,7 +5,7 @@ stops while the machine is suspended, and does not know that the system's clock 
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from mcpp_gateway.core.effects import REVOKED, SESSION_EXPIRED, TOKEN_EXPIRED
@@ -95,6 +95,14 @@ class Leases:
         for connection in closed:
             connection.close(REVOKED, "token revoked")
         self._end_outlived(is_revoked)
+        return closed
+
+    def leave_pods(self, kept: Container[str]) -> list["ServerConnection"]:
+        """Close the connections to pods other than these, and return them."""
+        leases = list(self._leases.items())
+        closed = [connection for connection, (identity, _) in leases if identity[0] not in kept]
+        for connection in closed:
+            connection.close(REVOKED, "pod removed")
         return closed
 
     def end_withdrawn(self, is_withdrawn: Condition) -> list["ServerConnection"]:

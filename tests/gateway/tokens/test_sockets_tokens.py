@@ -627,6 +627,22 @@ async def test_removing_an_issuer_revokes_and_changing_it_reconnects(
         assert await status(gateway, issuer.sign("ada")) == 401
 
 
+@pytest.mark.rule("S-11")
+async def test_removing_a_pod_revokes_the_connections_to_it(issuer: LoopbackIssuer) -> None:
+    async with (
+        asyncio.timeout(4 * BOUND),
+        running(issuer_config(issuer)) as gateway,
+        joined(gateway, issuer.sign("ada"), "pod=lab") as gone,
+        joined(gateway, issuer.sign("ada")) as kept,
+    ):
+        gateway.reconfigure(config.parse(config_text() + issuer.config(), {}))
+        await gone.wait_closed()
+        assert gone.close_code == REVOKED
+        await kept.send(text := chat("ada"))
+        await receive_until(kept, mcpp.decode(text).id)
+        assert await status(gateway, issuer.sign("ada"), "pod=lab") == 403
+
+
 @pytest.mark.rule("S-04")
 async def test_a_participant_that_is_configured_later_replaces_the_one_of_a_token(
     issuer: LoopbackIssuer,
