@@ -23,6 +23,7 @@ from mcpp_gateway.core.limits import NO_LIMITS, ParticipantLimits
 from mcpp_gateway.core.sessions import ParticipantSettings
 from mcpp_gateway.tokens.revocations import MAX_DAYS, MAX_SECONDS
 
+MAX_TOKEN_LENGTH: Final = 8192  # of a signed one, in characters (G-04)
 _CACHED_BYTES: Final = 131_072  # of claims; what they are compiled to takes 40 times as much
 _LEAST_WEIGHT: Final = 256
 _encode = msgspec.msgpack.Encoder().encode

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from mcpp_gateway.config import ConfigError
+from mcpp_gateway.tokens.claims import MAX_TOKEN_LENGTH
 from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey
 from mcpp_gateway.tokens.revocations import (
     KINDS,
@@ -57,7 +58,7 @@ class SigningKey(msgspec.Struct, frozen=True):
         return VerifyingKey(self.id, "EdDSA", self._private().public_key())
 
     def sign(self, issued: IssuedToken, rights: Mapping[str, Any]) -> str:
-        """Return the token that was issued. Raises KeySetError."""
+        """Return the token that was issued. Raises KeySetError and ConfigError."""
         claims = {
             "iss": ISSUER_CLAIM,
             "sub": issued.participant,
@@ -67,7 +68,11 @@ class SigningKey(msgspec.Struct, frozen=True):
             "jti": issued.id,
             OWN_CLAIMS: dict(rights),
         }
-        return jwt.encode(claims, self._private(), algorithm="EdDSA", headers={"kid": self.id})
+        token = jwt.encode(claims, self._private(), algorithm="EdDSA", headers={"kid": self.id})
+        if len(token) > MAX_TOKEN_LENGTH:
+            reason = f"more than the {MAX_TOKEN_LENGTH} that a gateway accepts; state fewer rights"
+            raise ConfigError(f"the token would have {len(token)} characters, {reason}")
+        return token
 
     def _private(self) -> Ed25519PrivateKey:
         try:

@@ -144,17 +144,19 @@ class SharedTokens:
         now: float,
         expires: float,
     ) -> str:
-        """Issue a token and note that it was issued. Raises LinkError and KeySetError."""
+        """Issue a token and note that it was issued.
 
-        def add(document: _Document) -> tuple[SigningKey, IssuedToken]:
+        Raises LinkError, KeySetError and ConfigError.
+        """
+
+        def add(document: _Document) -> str:
             key = document.keys[-1]
             issued = new_token(participant, pods, now, expires, key.id)
             document.issued = [each for each in document.issued if each.expires > now]
             document.issued.append(issued)
-            return key, issued
+            return key.sign(issued, rights)
 
-        key, issued = await self._update(add)
-        return key.sign(issued, rights)
+        return await self._update(add)
 
     async def revoke(
         self,

@@ -19,7 +19,7 @@ from mcpp_gateway.edge.admission.origins import Headers, Origins, is_loopback
 from mcpp_gateway.edge.admission.proxies import Proxies
 from mcpp_gateway.edge.admission.sign_in import Identity, Invitations, SessionTokens
 from mcpp_gateway.edge.admission.throttle import Denial, Throttle
-from mcpp_gateway.tokens.claims import Grant
+from mcpp_gateway.tokens.claims import MAX_TOKEN_LENGTH, Grant
 from mcpp_gateway.tokens.verdicts import BadToken
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ _BEARER_SUBPROTOCOL: Final = "mcpp.bearer."
 _KEYS_MISSING: Final = "the keys of the token's issuer are not known yet; try again"
 _NO_ROLE: Final = "this token has no role in the admin's interface"
 _NO_POD: Final = "this token is for no pod of this gateway"
-_MAX_SIGNED_LENGTH: Final = 8192
 _is_three_parts = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+").fullmatch
 
 
@@ -355,7 +354,7 @@ def _token(headers: Headers) -> str | None:
 
 def _is_signed(token: str) -> bool:
     """Return whether a token has the form of a signed one: three parts (G-04)."""
-    return len(token) <= _MAX_SIGNED_LENGTH and _is_three_parts(token) is not None
+    return len(token) <= MAX_TOKEN_LENGTH and _is_three_parts(token) is not None
 
 
 def _raw_token(headers: Headers) -> str | None:

@@ -148,3 +148,17 @@ def test_limits_that_no_gateway_would_accept_are_not_signed(
     with pytest.raises(SystemExit):
         main(["token", "ada", "--config", str(config), "--expires=1d", "--limit", limit])
     assert "argument --limit: " in capsys.readouterr().err
+
+
+@pytest.mark.rule("G-04")
+def test_a_token_that_is_too_long_for_a_gateway_is_not_signed(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = [f"--can=mcp/request:tools/call:tool-{number}" for number in range(300)]
+    arguments = ["token", "ada", "--config", str(config), "--expires=1d"]
+    assert main([*arguments, *kinds]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "more than the 8192 that a gateway accepts" in output.err
+    assert main(["token", "--list", "--config", str(config)]) == 0
+    assert "ada" not in capsys.readouterr().out
