@@ -20,6 +20,7 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 # Some systems cannot handle larger numbers of bytes.
 _LARGEST_LIMIT: Final = 2**40
 
+_FILLED: Final = "or one message could fill it"
 _MAY_BE_ZERO: Final = {
     "messages_per_second",
     "context_messages_per_second",
@@ -145,6 +146,13 @@ def check_participant_limits(limits: ParticipantLimits, key: str) -> None:
             _check_limit(name, value, key)
 
 
+def check_room(limits: ParticipantLimits, pod: PodLimits, key: str) -> None:
+    """Check that the largest message of a participant leaves room in outboxes of its pod."""
+    if 4 * (limits.max_message_bytes or 0) > pod.outbox_bytes:
+        reason = f"must be at most a quarter of outbox_bytes ({pod.outbox_bytes}), {_FILLED}"
+        raise BadKeyError(f"{key}.max_message_bytes", reason)
+
+
 def _check_limit(name: str, value: float, key: str) -> None:
     lowest = 0 if name in _MAY_BE_ZERO else 1 if isinstance(value, int) else 0.001
     if not (lowest <= value <= _LARGEST_LIMIT and (value == 0 or value >= 0.001)):
@@ -159,7 +167,7 @@ def check_limits(limits: PodLimits, key: str = "limits") -> None:
     if limits.max_context_depth > _MAX_CONTEXT_DEPTH:
         raise BadKeyError(f"{key}.max_context_depth", f"must be at most {_MAX_CONTEXT_DEPTH}")
     if limits.outbox_bytes < 4 * limits.max_message_bytes:
-        reason = "must be at least 4 times max_message_bytes, or one message could fill it"
+        reason = f"must be at least 4 times max_message_bytes, {_FILLED}"
         raise BadKeyError(f"{key}.outbox_bytes", reason)
     if limits.pod_outbox_bytes < limits.outbox_bytes:
         raise BadKeyError(f"{key}.pod_outbox_bytes", "must be at least outbox_bytes")

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from mcpp.protocol.envelope import POD_PATTERN
+from mcpp.protocol.globs import compile_glob
 from mcpp.protocol.validation import path_and_reason
 from mcpp_gateway.config.checks import (
     check_cluster,
@@ -17,6 +18,7 @@ from mcpp_gateway.config.checks import (
     check_limits,
     check_log,
     check_participant_limits,
+    check_room,
 )
 from mcpp_gateway.config.environment import mentioned_key, override, place_of
 from mcpp_gateway.config.errors import BadKeyError, ConfigError
@@ -196,6 +198,8 @@ def _check(sections: Sections, environment: Mapping[str, str], folder: Path) -> 
     for pod, section in sections.pods.items():
         if not _is_pod_name(pod):
             raise BadKeyError(f"pods.{pod}", _POD_RULE)
+        if section.limits:
+            pod_limits[pod] = _pod_limits(sections.limits, section.limits, f"pods.{pod}.limits")
         settings = []
         for id, participant in section.participants.items():
             key = f"pods.{pod}.participants.{id}"
@@ -209,6 +213,7 @@ def _check(sections: Sections, environment: Mapping[str, str], folder: Path) -> 
             tokens[secret] = (pod, id)
             capabilities, hears = read_capabilities(participant, key), read_hears(participant, key)
             check_participant_limits(participant.limits, f"{key}.limits")
+            check_room(participant.limits, pod_limits.get(pod, sections.limits), f"{key}.limits")
             settings.append(
                 ParticipantSettings(
                     id,
@@ -220,8 +225,6 @@ def _check(sections: Sections, environment: Mapping[str, str], folder: Path) -> 
                 )
             )
         pods[pod] = tuple(settings)
-        if section.limits:
-            pod_limits[pod] = _pod_limits(sections.limits, section.limits, f"pods.{pod}.limits")
     warnings += unsafe(sections, folder)
     gateway = sections.gateway
     if gateway.metrics_token is not None and digest(gateway.metrics_token) in tokens:
@@ -250,13 +253,25 @@ def _check(sections: Sections, environment: Mapping[str, str], folder: Path) -> 
         tokens,
         tuple(warnings),
         cluster,
-        tuple(read_issuer(name, each, folder) for name, each in sections.issuers.items()),
+        tuple(_issuers(sections, pod_limits, folder)),
         None if own is None or is_clustered else str(folder / own),
         pod_limits,
         admin_token,
         admin.signed,
         own is not None and is_clustered,
     )
+
+
+def _issuers(
+    sections: Sections, pod_limits: Mapping[str, PodLimits], folder: Path
+) -> Iterable[IssuerSettings]:
+    for name, section in sections.issuers.items():
+        yield read_issuer(name, section, folder)
+        patterns = [compile_glob(pattern) for pattern in section.allow.pods]
+        for pod in sections.pods:
+            if any(matches(pod) for matches in patterns):
+                limits = pod_limits.get(pod, sections.limits)
+                check_room(section.allow.limits, limits, f"issuers.{name}.allow.limits")
 
 
 def _pod_limits(defaults: PodLimits, stated: Mapping[str, Any], key: str) -> PodLimits:

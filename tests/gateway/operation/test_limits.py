@@ -67,11 +67,38 @@ def test_limits_of_a_pod_and_a_participant_override_the_general_ones() -> None:
             '[pods.demo.participants.a]\ntoken = "0123456789abcdef"\nlimits = { outbox_bytes = 9 }',
             "outbox_bytes",
         ),
+        (
+            (
+                '[pods.demo.participants.a]\ntoken = "0123456789abcdef"\n'
+                "limits = { max_message_bytes = 3_000_000 }"
+            ),
+            "pods.demo.participants.a.limits.max_message_bytes",
+        ),
+        (
+            (
+                "[pods.demo.limits]\noutbox_bytes = 12_000_000\n[pods.lab]\n[issuers.company]\n"
+                'jwks_url = "https://localhost/keys"\naudience = "mcpp"\n'
+                "[issuers.company.allow.limits]\nmax_message_bytes = 3_000_000"
+            ),
+            "issuers.company.allow.limits.max_message_bytes",
+        ),
     ],
 )
 def test_mistakes_in_limits_name_the_key(lines: str, key: str) -> None:
     with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
         parsed(lines)
+
+
+@pytest.mark.rule("O-03")
+def test_larger_messages_need_a_pod_with_room_for_them() -> None:
+    lines = (
+        '[pods.demo.participants.a]\ntoken = "0123456789abcdef"\n'
+        "limits = { max_message_bytes = 3_000_000 }\n[pods.lab]\n[issuers.company]\n"
+        'jwks_url = "https://localhost/keys"\naudience = "mcpp"\n'
+        '[issuers.company.allow]\npods = ["d*"]\nlimits = { max_message_bytes = 3_000_000 }\n'
+    )
+    found = parsed(lines + "[pods.demo.limits]\noutbox_bytes = 12_000_000\n")
+    assert found.largest_message_bytes == 3_000_000
 
 
 @pytest.mark.rule("O-03")
