@@ -135,6 +135,8 @@ def test_the_dashboard_has_the_shape_that_grafana_imports() -> None:
         for target in panel["targets"]:
             used = set(re.findall(r"\$(\w+)", target["expr"])) - {"__rate_interval"}
             assert used <= variables
+            # What is shown by pod is that of the pods that were chosen.
+            assert ("by (pod" in target["expr"]) == ("pod" in used)
 
 
 def compile_dashboard(folder: Path, board: Any) -> "subprocess.CompletedProcess[str]":
