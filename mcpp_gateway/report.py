@@ -44,6 +44,10 @@ def describe(config: Config) -> Iterator[str]:
     yield f"listen     {scheme}://{host}:{gateway.port}/ws"
     if gateway.trusted_proxies:
         yield f"proxies    X-Forwarded-For counts from {', '.join(gateway.trusted_proxies)}"
+    others = "" if gateway.metrics_token is None else " and all who have its token"
+    yield f"metrics    /metrics, for this machine{others}"
+    if gateway.mcp:
+        yield "mcp        /mcp, for participants that are MCP clients"
     where = {"memory": "in memory; a restart loses it", "file": config.log.path}
     servers = config.cluster.shown_servers
     yield f"log        {config.log.kind}: {where.get(config.log.kind, servers)}"

@@ -165,9 +165,10 @@ class _OtelSpan(OpenSpan):
 def _is_expected(method: str, code: int) -> bool:
     """Return whether an error only says that a peer does not offer what it was asked for.
 
-    Those who ask for a list, or whether an MCP server knows the newest revision, must expect it.
+    Those who ask for a list or for changes, or whether an MCP server knows the newest revision,
+    must expect it.
     """
-    is_optional = method == "ping" or method.endswith("/list")
+    is_optional = method in ("ping", "subscriptions/listen") or method.endswith("/list")
     return method == "server/discover" or (is_optional and code == METHOD_NOT_FOUND)
 
 

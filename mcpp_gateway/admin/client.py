@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
+import msgspec
+
 from mcpp.errors import AddressError, McppError
 from mcpp.transports.tls import trust
 
@@ -36,13 +38,14 @@ class AdminClient:
 
     def get(self, name: str, query: Mapping[str, str]) -> Any:
         """Return what the gateway shows under a name."""
-        return self._ask("GET", f"/admin/{name}?{urlencode(query)}", b"")
+        text = urlencode(query, errors="surrogateescape")  # an argument may be no UTF-8
+        return self._ask("GET", f"/admin/{name}?{text}", b"", dict[str, Any] | list[dict[str, Any]])
 
     def post(self, name: str, body: Mapping[str, Any]) -> Any:
         """Ask the gateway to act, and return what it says."""
-        return self._ask("POST", f"/admin/{name}", json.dumps(body).encode())
+        return self._ask("POST", f"/admin/{name}", json.dumps(body).encode(), dict[str, Any])
 
-    def _ask(self, method: str, path: str, body: bytes) -> Any:
+    def _ask(self, method: str, path: str, body: bytes, kind: Any) -> Any:
         host, port = self._host, self._port
         if self._tls is not None:
             line: http.client.HTTPConnection = http.client.HTTPSConnection(
@@ -65,6 +68,6 @@ class AdminClient:
             text = data.decode(errors="replace").strip()[:200]
             raise AdminError(f"the gateway answered {answer.status}: {text}")
         try:
-            return json.loads(data)
-        except ValueError:
-            raise AdminError("the gateway's answer is not JSON") from None
+            return msgspec.json.decode(data, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise AdminError("the answer is not that of a gateway: check the address") from None

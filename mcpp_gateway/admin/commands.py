@@ -112,7 +112,7 @@ def _text(found: Any) -> str:
     if not found:
         return "none"
     columns = list(found[0])
-    rows = [columns, *([_cell(name, row[name]) for name in columns] for row in found)]
+    rows = [columns, *([_cell(name, row.get(name)) for name in columns] for row in found)]
     widths = [max(len(row[at]) for row in rows) for at in range(len(columns))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -126,7 +126,7 @@ def _cell(name: str, value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if name == "expires":
+    if name == "expires" and isinstance(value, float):
         return datetime.fromtimestamp(value, UTC).isoformat(sep=" ", timespec="seconds")
     if isinstance(value, dict):
         return log_format.escape(", ".join(f"{key} {count}" for key, count in value.items()))

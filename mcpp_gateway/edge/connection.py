@@ -20,6 +20,7 @@ from websockets.http11 import Request, Response
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
+from mcpp_gateway.core.effects import SLOW_READER
 from mcpp_gateway.edge.admission import SUBPROTOCOL, Admission, Denial
 from mcpp_gateway.edge.cpu_budget import (
     FREE_SECONDS_PER_BYTE,
@@ -198,6 +199,8 @@ class ServerConnection(asyncio.Protocol):
         """Send a close frame after what was written; abort if the client does not close in time."""
         assert self._protocol is not None
         if self._protocol.state is OPEN:
+            if code == SLOW_READER:
+                log_session("slow reader closed", self, logging.WARNING)
             self._protocol.fail(code, reason)
             self._send()
         self.resume_reading()  # to see the client close its side

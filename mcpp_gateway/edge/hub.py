@@ -13,7 +13,6 @@ A text for one session alone (an error, an acknowledgement) is stored with its p
 audience's frames, and inserted there when the tick is written.
 """
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import assert_never
@@ -38,8 +37,6 @@ from mcpp_gateway.edge.latency import LatencyHistogram
 from mcpp_gateway.edge.page_turns import PageTurns
 from mcpp_gateway.edge.peer import Peer, PeerTransport, Traffic
 from mcpp_gateway.edge.read_quota import ReadQuota, Scheduler
-
-logger = logging.getLogger("mcpp.gateway")
 
 # A session that catches up is sent this much of the log at once. In one turn it gets this much more
 # than was read since its last one: so it always comes closer to the end of the log, however busy
@@ -482,9 +479,6 @@ class Hub:
         full, self._full = self._full, []
         for peer in full:
             if peer.audience is not None:
-                logger.warning(
-                    "slow reader closed", extra={"participant": peer.session.member.settings.id}
-                )
                 # Without flushing: the outbox is full, and a resumption delivers what is missing.
                 self._individual.pop(peer, None)
                 self.leave(peer)

@@ -10,8 +10,7 @@ from typing import Final
 from mcpp_gateway.config import Config
 from mcpp_gateway.core.pod import PodCore
 from mcpp_gateway.edge.connection import ServerConnection
-
-logger = logging.getLogger("mcpp.gateway")
+from mcpp_gateway.edge.session_log import log_session
 
 _RETURNED_BYTES: Final = 33_554_432
 _RETURN_SECONDS: Final = 1.0
@@ -47,10 +46,8 @@ def _close_largest(outboxes: dict[ServerConnection, int], limit: int) -> Iterato
         if total <= limit:
             return
         total -= size
-        peer = connection.peer
-        who = None if peer is None else peer.session.member.settings.id
-        facts = {"participant": who, "unsent_bytes": size}
-        logger.warning("outboxes hold too much; largest closed", extra=facts)
+        event = "outboxes hold too much; largest closed"
+        log_session(event, connection, logging.WARNING, unsent_bytes=size)
         connection.abort()
         yield connection
 

@@ -9,10 +9,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mcpp.gateway")
 
 
-def log_session(event: str, connection: "ServerConnection", **more: Any) -> None:
+def log_session(
+    event: str, connection: "ServerConnection", level: int = logging.INFO, /, **more: Any
+) -> None:
     """Log what happened to a connection. `request` is the same in all lines about it."""
     facts: dict[str, Any] = {"request": connection.request, "address": connection.address}
     peer = connection.peer
     if peer is not None:
         facts |= {"pod": peer.pod.name, "participant": peer.session.member.settings.id}
-    logger.info(event, extra={**facts, **more})
+    logger.log(level, event, extra={**facts, **more})

@@ -300,6 +300,26 @@ def test_tokens_are_shown_per_context_and_agent(page: Page, harness: InspectorHa
     expect(others.locator(".tokens")).to_have_count(0)
 
 
+@pytest.mark.rule("C-22")
+def test_tokens_of_an_agent_that_left_before_the_page_came_are_shown(
+    page: Page, harness: InspectorHarness
+) -> None:
+    agent = harness.join("analyst")
+    for name, usage in (("count", {"input_tokens": 1200, "model": "m"}), ("free", {})):
+        payload = {"text": "counted", "usage": usage}
+        agent.send("conclusion", payload, context=Context(id=name, type="reasoning"))
+    agent.leave()
+    person = page.locator("#participants .person", has=page.get_by_text("analyst", exact=True))
+    expect(person.locator(".end")).to_have_text("offline")
+    page.reload()
+    expect(person.locator(".tokens")).to_have_text("1.2k tokens")
+    expect(person.locator(".end")).to_have_text("offline")
+    person.locator("summary").click()
+    expect(person.locator(".tokens-by-model li")).to_have_text(["m 1,200 in, 0 out"])
+    expect(person).not_to_contain_text("capabilities")
+    expect(page.locator("#participants-count")).to_have_text("1")
+
+
 def test_a_concluded_context_is_one_row_that_unfolds(page: Page, harness: InspectorHarness) -> None:
     files = harness.join("files")
     files.think("is there a backup?", Context(id="check", type="task"))

@@ -127,7 +127,7 @@ export class PeopleView {
 
   _participants() {
     const { participants, me } = this._model;
-    const all = [...participants.values()].sort(
+    const all = [...participants.values(), ...this._gone()].sort(
       (one, other) => Number(other.present) - Number(one.present) || (one.id < other.id ? -1 : 1),
     );
     setText(byId("participants-count"), String(all.filter(({ present }) => present).length));
@@ -138,6 +138,13 @@ export class PeopleView {
         make: () => this._participant(one),
       })),
     );
+  }
+
+  // Those that had left when this page came, and whose tokens it shows: their capabilities are not known.
+  _gone() {
+    const { participants, tree } = this._model;
+    const ids = [...tree.tokensBy.keys()].filter((id) => !participants.has(id) && this._spent(id).models.length);
+    return ids.map((id) => ({ id, present: false, capabilities: null }));
   }
 
   // Of the conclusions that this page has loaded.
@@ -164,7 +171,7 @@ export class PeopleView {
           h("li", { dir: "auto" }, h("code", { class: "name" }, reveal(model || "model not named")), ` ${tokensTitle(sum)}`))),
         showCard(this._model.cards.get(participant)),
         h("button", { class: "link look", on: { click: () => this._actions.lookAs(id) } }, "What does it see?"),
-        h("ul", { class: "plain capabilities" },
+        capabilities && h("ul", { class: "plain capabilities" },
           capabilities.length
             ? capabilities.map((one) => h("li", {}, h("code", {}, show(one))))
             : h("li", { class: "quiet" }, "no capabilities"))));

@@ -8,6 +8,8 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
+from mcp.shared.message import SessionMessage
+from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -16,8 +18,10 @@ from opentelemetry.trace import StatusCode
 import mcpp
 from mcpp.client.local_pod import Address
 from mcpp.errors import RemoteError
+from mcpp.protocol.rpc import METHOD_NOT_FOUND
 from mcpp.testing import MemoryPod
 from mcpp.tracing import disable, enable
+from mcpp_agents.bridge.request_spans import RequestSpans
 from mcpp_agents.cli import tracing
 from tests.agents.bridge.test_bridge import bridged
 from tests.agents.model.model_server import Scripted, model_server
@@ -131,6 +135,24 @@ async def test_what_a_server_does_not_offer_is_no_error_and_what_fails_is(
     assert failed.pop("prompts/list") == [False] * 4
     for name in ("server/discover", "initialize", "ping", "resources/list", "tools/list"):
         assert not any(failed[name]), name
+
+
+@pytest.mark.parametrize(("code", "is_error"), [(METHOD_NOT_FOUND, False), (-32603, True)])
+def test_a_server_that_announces_no_changes_is_no_error(
+    exporter: InMemorySpanExporter, code: int, is_error: bool
+) -> None:
+    provider, requests = TracerProvider(), RequestSpans()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    # As the MCP SDK does at the start of each connection, in a span of its own.
+    with provider.get_tracer("sdk").start_as_current_span("listen") as span:
+        request = JSONRPCRequest(jsonrpc="2.0", id="listen-1", method="subscriptions/listen")
+        requests.ask(request)
+        error = JSONRPCError(jsonrpc="2.0", id=request.id, error=ErrorData(code=code, message="no"))
+        requests.answer(SessionMessage(error))
+        span.set_status(StatusCode.ERROR)
+    (found,) = exporter.get_finished_spans()
+    assert found.name == "subscriptions/listen"
+    assert (found.status.status_code is StatusCode.ERROR) == is_error
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,10 @@ async def test_a_thousand_connections_may_join_at_once() -> None:
             client.transport.abort()
 
 
-async def test_a_slow_reader_is_closed_with_4001_and_the_others_lose_nothing() -> None:
+async def test_a_slow_reader_is_closed_with_4001_and_the_others_lose_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "mcpp.gateway")
     text = config_text(
         max_message_bytes=100_000,
         outbox_bytes=400_000,
@@ -194,6 +197,11 @@ async def test_a_slow_reader_is_closed_with_4001_and_the_others_lose_nothing() -
         received = await receive_until(carol, id_of(sent[-1]))
         assert [e["id"] for e in received if e["kind"] == "chat"] == list(map(id_of, sent))
         assert await bob.close_code() == 4001
+    lines = [vars(each) for each in caplog.records if vars(each).get("participant") == "bob"]
+    assert [each["msg"] for each in lines] == ["joined", "slow reader closed", "left"]
+    # One connection is one `request`, in lines of its pod and address.
+    names = ("request", "address", "pod")
+    assert len({tuple(each[name] for name in names) for each in lines}) == 1
 
 
 async def test_a_newer_connection_replaces_the_older_without_a_presence() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import logging
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.edge.web.admin.openapi import document
 from mcpp_gateway.queued_log import QueuedHandler
 from mcpp_gateway.tokens.store import TokenStore
+from tests.agents.http_server import QuietHandler, serve_http
 from tests.gateway.sockets import BOUND, config_text, joined, receive, running, token
 from tests.gateway.tokens.issuer import LoopbackIssuer
 from tests.gateway.tokens.test_sockets_tokens import joined as signed
@@ -279,6 +281,47 @@ async def test_the_command_trusts_an_authority_of_ones_own(
         assert (code, "has no certificate of an authority" in error) == (2, True)
         code, error = await run("--ca", str(tmp_path / "missing"))
         assert (code, error.endswith("missing: No such file or directory\n")) == (2, True)
+
+
+class AnotherService(QuietHandler):
+    """Answers every request with JSON that is not the admin's."""
+
+    def do_GET(self) -> None:  # noqa: N802
+        self.send_response(200)
+        self.finish_with(json.dumps([{"expires": "never"}, {"name": "x"}]).encode())
+
+    def do_POST(self) -> None:  # noqa: N802
+        self.send_response(200)
+        self.finish_with(b'["ok"]')
+
+
+def test_answers_of_another_service_are_no_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MCPP_ADMIN_TOKEN", ADMIN)
+    with serve_http(AnotherService) as url:
+        assert main(["--url", url, "connections"]) == 0
+        assert capsys.readouterr().out.split() == ["expires", "never", "-"]
+        assert main(["--url", url, "kick", "alice"]) == 1
+    reason = "the answer is not that of a gateway: check the address"
+    assert capsys.readouterr().err == f"mcpp admin: {reason}\n"
+
+
+async def test_an_argument_that_is_not_utf_8_names_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MCPP_ADMIN_TOKEN", ADMIN)
+    async with asyncio.timeout(BOUND), running(admin_config()) as gateway:
+        name = os.fsdecode(b"\xff")
+        command = [
+            "--url",
+            f"http://127.0.0.1:{gateway.port}",
+            "connections",
+            "--participant",
+            name,
+        ]
+        assert await anyio.to_thread.run_sync(main, command) == 0
+    assert capsys.readouterr().out == "none\n"
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"", "tök".encode(), b"a\nb"])

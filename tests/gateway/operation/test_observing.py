@@ -135,6 +135,8 @@ def test_the_dashboard_has_the_shape_that_grafana_imports() -> None:
         for target in panel["targets"]:
             used = set(re.findall(r"\$(\w+)", target["expr"])) - {"__rate_interval"}
             assert used <= variables
+            # What is shown by pod is that of the pods that were chosen.
+            assert ("by (pod" in target["expr"]) == ("pod" in used)
 
 
 def compile_dashboard(folder: Path, board: Any) -> "subprocess.CompletedProcess[str]":
@@ -211,18 +213,25 @@ def test_check_prints_what_a_configuration_means(
     shown = capsys.readouterr().out
     assert "pod        demo: alice, bob, carol" in shown
     assert "admin      its own token" in shown
+    assert "metrics    /metrics, for this machine\n" in shown
+    assert "mcp        /mcp, for participants that are MCP clients" in shown
     assert "WARNING" not in shown
     assert "0123456789abcdef" not in shown
     for mistake in ("[gateway]\nport = 'x'", "[gateway]\nport = 8787\n"):  # without a pod
         path.write_text(mistake)
         assert main(["gateway", "--check", "--config", str(path)]) == 2
     path.write_text(
-        '[gateway]\nhost = "::1"\ntrusted_proxies = ["::1", "10.0.0.0/8"]\n[pods.demo]\n'
+        '[gateway]\nhost = "::1"\ntrusted_proxies = ["::1", "10.0.0.0/8"]\nmcp = false\n'
+        'metrics_token = "0123456789abcdef"\n[pods.demo]\n'
     )
+    path.chmod(0o600)
     assert main(["gateway", "--check", "--config", str(path)]) == 0
     shown = capsys.readouterr().out
     assert "ws://[::1]:8787/ws" in shown
     assert "proxies    X-Forwarded-For counts from ::1, 10.0.0.0/8" in shown
+    assert "metrics    /metrics, for this machine and all who have its token" in shown
+    assert "mcp        " not in shown
+    assert "0123456789abcdef" not in shown
     assert "WARNING" not in shown
 
 
