@@ -44,12 +44,13 @@ async def serve(
     if config.log.kind == "file":
         # The thread that writes the log gets its turn sooner: 10 % more throughput.
         sys.setswitchinterval(0.0005)
-    certificate = read_files(config)  # while a process that this one replaces can still go on
-    if wait_for_predecessor():
-        config, certificate = _read_again(config, certificate, reload)
     process = _Process(
         reload, lambda config: create(config, loop, session_key), inherited_sockets(), loop
     )
+    process.survive_early_signals()
+    certificate = read_files(config)  # while a process that this one replaces can still go on
+    if wait_for_predecessor():
+        config, certificate = _read_again(config, certificate, reload)
     await process.listen(config, certificate)
     process.handle_signals()
     confirm_takeover()
@@ -90,6 +91,14 @@ class _Process:
         await gateway.listen(self._sockets, certificate)
         gateway.on_drain_request = self._stop.set
         self.gateway = gateway  # until now, signals find the one before, which is draining
+
+    def survive_early_signals(self) -> None:
+        """Ignore SIGHUP and SIGUSR2 until the port is open: by default they end a process.
+
+        The configuration is read again then.
+        """
+        self._loop.add_signal_handler(signal.SIGUSR2, lambda: None)
+        self._loop.add_signal_handler(signal.SIGHUP, self._on_early_hangup)
 
     def handle_signals(self) -> None:
         """Stop, reload and hand over on signals from now on."""
@@ -166,11 +175,19 @@ class _Process:
         logger.info("handed over", extra={"pid": successor.pid})
         return True
 
+    def _on_early_hangup(self) -> None:
+        if self._has_lost_terminal():
+            self._loop.remove_signal_handler(signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)
+
     def _on_hangup(self) -> None:
-        if self._had_terminal and not _has_terminal():
-            self._stop.set()  # the terminal was closed
+        if self._has_lost_terminal():
+            self._stop.set()
         elif not self.gateway.draining:
             _reload(self.gateway, self._reload)
+
+    def _has_lost_terminal(self) -> bool:
+        return self._had_terminal and not _has_terminal()
 
     def _on_upgrade(self) -> None:
         if self._upgrade is None and not self.gateway.draining:

@@ -108,12 +108,16 @@ def _parse(query: str) -> tuple[str, str | None, int | None]:
 
 
 async def _compute(task: Task) -> bytes:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "mcpp_gateway.prompts.worker"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "mcpp_gateway.prompts.worker"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as error:  # a limit on processes, or this Python is being replaced
+        logger.error("a prompt cannot be computed: %s", error)  # noqa: TRY400
+        raise PromptError(503, "the prompt cannot be computed now") from None
     try:
         output, errors = await process.communicate(msgspec.msgpack.encode(task))
     finally:

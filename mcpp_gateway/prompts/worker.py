@@ -6,6 +6,7 @@ Reads a `Task` in msgpack from standard input, and writes a JSON object to stand
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -70,7 +71,7 @@ def _count_reasons(reasons: Iterable[str]) -> dict[str, int]:
 
 def main() -> None:
     """Compute the prompt of a task."""
-    if hasattr(os, "nice"):
+    with suppress(AttributeError, OSError):  # a sandbox may forbid it
         os.nice(_NICENESS)
     task = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Task)
     sys.stdout.buffer.write(msgspec.json.encode(compute(task)))

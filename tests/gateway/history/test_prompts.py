@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -93,6 +94,15 @@ async def test_a_request_for_a_prompt_that_cannot_be_served_says_why(config: str
         status, found = await get(gateway, viewer="nobody")
         assert status == 200
         assert [message["role"] for message in found["messages"]] == ["user"]
+
+
+@pytest.mark.rule("H-40")
+async def test_a_prompt_whose_process_cannot_be_started_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with running(config_text(None, **FREE)) as gateway:
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+        assert await get(gateway, viewer="bob") == (503, "the prompt cannot be computed now\n")
 
 
 @pytest.mark.rule("H-40")

@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import ssl
+import subprocess
 import sys
 import threading
 import time
@@ -230,6 +231,34 @@ async def test_a_gateway_that_stops_during_an_upgrade_ends_the_new_process(
         with await asyncio.to_thread((tmp_path / "alive").open) as alive:
             upgrade.cancel()
             await asyncio.to_thread(alive.read)  # until it has ended
+
+
+@pytest.mark.rule("O-04")
+async def test_signals_do_not_end_a_process_that_does_not_listen_yet(tmp_path: Path) -> None:
+    config = tmp_path / "gateway.toml"
+    config.write_text(CONFIG.format(port=0))
+    ready, ready_there = os.pipe()
+    go_there, go = os.pipe()
+    pipes = {"MCPP_READY_FD": str(ready_there), "MCPP_GO_FD": str(go_there)}
+    command = [str(MCPP), "gateway", "--config", str(config)]
+    process = subprocess.Popen(  # noqa: ASYNC220
+        command, env=os.environ | pipes, pass_fds=[ready_there, go_there]
+    )
+    try:
+        async with asyncio.timeout(BOUND):
+            assert await asyncio.to_thread(os.read, ready, 1) == b"1"
+            process.send_signal(signal.SIGHUP)
+            process.send_signal(signal.SIGUSR2)
+            os.close(ready_there)
+            os.close(go)
+            assert await asyncio.to_thread(os.read, ready, 1) == b"2"
+            process.terminate()
+            assert await asyncio.to_thread(process.wait) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ready)
+        os.close(go_there)
 
 
 class StoppedWhileDraining(Gateway):
