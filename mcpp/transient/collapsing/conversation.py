@@ -237,10 +237,11 @@ class Conversation:
         call = self._added.pop(id, None)
         if call is None:
             return
+        unknown = [id]  # arguments equal to no other call's
         # Without its request in the messages, a call precedes its own result only.
-        call.index, call.arguments = self._requested.get(id, (self._clock, None))
+        call.index, call.arguments = self._requested.get(id, (self._clock, unknown))
         if _is_too_deep(call.arguments):
-            call.arguments = [id]  # equal to no other call's
+            call.arguments = unknown
         call.answered_at = self._tick()
         self._read.add(id)
         self._results.add(call)

@@ -68,9 +68,7 @@ def read_parts(messages: Sequence[Any]) -> Iterator[tuple[Place, Any, Part]]:
             yield Place(index), message, TextPart(from_model)
         calls = _member(message, "tool_calls")
         for call in calls if isinstance(calls, Iterable) else ():
-            function = _member(call, "function")
-            arguments = _decoded(_member(function, "arguments"))
-            yield Place(index), call, CallPart(str(_member(call, "id")), arguments)
+            yield Place(index), call, CallPart(str(_member(call, "id")), _chat_arguments(call))
 
 
 def replace_results(messages: Sequence[Any], texts: Mapping[Place, str]) -> list[Any]:
@@ -120,6 +118,13 @@ def part_tokens(part: Any, count: Counter) -> int:
         else:
             total += value is not None
     return total
+
+
+def _chat_arguments(call: Any) -> Any:
+    """Return the arguments of a call of Chat Completions, which of a custom tool are a text."""
+    custom = _member(call, "custom")
+    given = _member(_member(call, "function"), "arguments")
+    return _decoded(given if custom is None else _member(custom, "input"))
 
 
 def _file_tokens(members: Mapping[str, Any]) -> int | None:

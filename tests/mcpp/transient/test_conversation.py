@@ -450,6 +450,30 @@ def test_calls_with_arguments_that_nest_too_deeply_are_not_copies() -> None:
     assert chat.states(*ids) == ["pending", "pending"]
 
 
+@pytest.mark.rule("T-14")
+@pytest.mark.rule("T-25")
+def test_custom_tools_of_chat_completions_are_told_apart_by_their_input() -> None:
+    chat = ApiMessages("chat")
+    ids = []
+    for text in ("page 1", "page 2", "page 1"):
+        ids += chat.calls(("search", {}))
+        use = {"id": ids[-1], "type": "custom", "custom": {"name": "search", "input": text}}
+        chat.messages[-1]["tool_calls"] = [use]
+        chat.answers("search", ids[-1], page(1))
+    assert chat.states(*ids) == ["superseded", "pending", "pending"]
+
+
+@pytest.mark.rule("T-14")
+@pytest.mark.rule("T-25")
+def test_calls_that_are_not_in_the_messages_are_not_copies(chat: ApiMessages) -> None:
+    ids = [chat.run("search", page(number), page=number) for number in (1, 2)]
+    if chat.api == "anthropic":  # a client may send the results only, and the calls not again
+        chat.messages = chat.messages[1::2]
+    else:
+        chat.messages = [one for one in chat.messages if {"tool_call_id", "output"} & set(one)]
+    assert chat.states(*ids) == ["pending", "pending"]
+
+
 @pytest.mark.rule("T-25")
 def test_a_text_is_returned_as_it_is() -> None:
     assert Conversation().collapse("hello") == "hello"
