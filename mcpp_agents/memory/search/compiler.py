@@ -299,8 +299,7 @@ def _pack_item(
 def _metadata(
     item: Item, relevance: Relevance, contradictors: Sequence[Item], *, cut: bool
 ) -> dict[str, Any]:
-    facts = {
-        **item.metadata,
+    own = {
         "author": item.author,
         "domain": item.domain,
         "agent_id": item.agent_id,
@@ -310,7 +309,8 @@ def _metadata(
         "contradicted_by": [other.id for other in contradictors[:_MAX_RELATED]],
         "truncated": cut,
     }
-    return {name: value for name, value in facts.items() if value not in (None, [], False)}
+    stated = {name: value for name, value in own.items() if value not in (None, [], False)}
+    return {**item.metadata, **stated}
 
 
 def _pack(request: PackRequest, query: Query, items: Sequence[PackItem]) -> ContextPack:
