@@ -213,7 +213,7 @@ class Compiler:
 
     def _linked(self, seqs: Sequence[int], view: View) -> dict[int, list[LinkedItem]]:
         found: dict[int, list[LinkedItem]] = {seq: [] for seq in seqs}
-        for linked in self._engine.linked(list(found), view):
+        for linked in self._engine.linked(list(found), view, _MAX_RELATED):
             found[linked.of].append(linked)
         return found
 
@@ -248,8 +248,8 @@ def _clamped(number: float, low: int, high: int) -> int:
     return int(min(max(low, number), high))
 
 
-def _contradictors(linked: Sequence[LinkedItem]) -> list[Item]:
-    return [x.item for x in linked if x.relationship == "contradicts" and not x.outgoing]
+def _contradictors(linked: Sequence[LinkedItem]) -> list[LinkedItem]:
+    return [x for x in linked if x.relationship == "contradicts" and not x.outgoing]
 
 
 def _pack_item(
@@ -297,7 +297,7 @@ def _pack_item(
 
 
 def _metadata(
-    item: Item, relevance: Relevance, contradictors: Sequence[Item], *, cut: bool
+    item: Item, relevance: Relevance, contradictors: Sequence[LinkedItem], *, cut: bool
 ) -> dict[str, Any]:
     own = {
         "author": item.author,
@@ -306,7 +306,7 @@ def _metadata(
         "tags": list(item.tags),
         "words": round(relevance.words, 4),
         "cosine": None if relevance.cosine is None else round(relevance.cosine, 4),
-        "contradicted_by": [other.id for other in contradictors[:_MAX_RELATED]],
+        "contradicted_by": [other.item.id for other in contradictors],
         "truncated": cut,
     }
     stated = {name: value for name, value in own.items() if value not in (None, [], False)}

@@ -6,7 +6,7 @@ from typing import Final
 
 from mcpp_agents.memory.search.ranking import MEANINGFUL_COSINE, Candidate
 from mcpp_agents.memory.search.terms import Query, spans
-from mcpp_agents.memory.storage.engine import Evidence, Item, Matches
+from mcpp_agents.memory.storage.engine import Evidence, Item, LinkedItem, Matches
 from mcpp_agents.memory.vocabulary import known_kind
 
 _SHOWN_TERMS: Final = 4
@@ -25,7 +25,7 @@ def reason(
     query: Query,
     matches: Matches,
     better: Sequence[Item],
-    contradicted_by: Sequence[Item],
+    contradicted_by: Sequence[LinkedItem],
     now: float,
 ) -> str:
     """Return the reason of one item; `better` are the items ranked above it in the pack."""
@@ -48,8 +48,8 @@ def reason(
         verb = "decided in" if candidate.facet == "decisions" else "from"
         parts.append(f"{verb} the same context as {_name(sibling)}")
     if contradicted_by:
-        named = ", ".join(map(_name, contradicted_by[:_MAX_CONTRADICTORS]))
-        more = len(contradicted_by) - _MAX_CONTRADICTORS
+        named = ", ".join(_name(one.item) for one in contradicted_by[:_MAX_CONTRADICTORS])
+        more = contradicted_by[0].alike - _MAX_CONTRADICTORS
         parts.append(f"contradicted by {named}" + (f" and {more} more" if more > 0 else ""))
     parts.append(age(now - item.since))
     return ", ".join(parts)

@@ -92,6 +92,7 @@ class LinkedItem(NamedTuple):
     item: Item
     relationship: str
     outgoing: bool
+    alike: int  # how many relations of that type and direction the item `of` has
 
 
 class PairMatch(NamedTuple):
@@ -230,8 +231,12 @@ class Engine(Protocol):
     def newest(self, view: View, kinds: Sequence[str], limit: int) -> list[Outline]:
         """Return the latest items of these kinds inside the view."""
 
-    def linked(self, seqs: Sequence[int], view: View) -> list[LinkedItem]:
-        """Return all items in the view that are one relation away, in either direction."""
+    def linked(self, seqs: Sequence[int], view: View, limit: int) -> list[LinkedItem]:
+        """Return items in the view that are one relation away, in either direction.
+
+        These are, for each item, as many as the limit, outgoing ones first, then the newest; and as
+        many of those that contradict it.
+        """
 
     def items_without_vector(self, model: str, after: int, limit: int) -> list[Item]:
         """Return items after a number that have no vector of the model yet, in order."""

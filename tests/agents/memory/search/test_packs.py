@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcpp_agents.memory import InvalidMemory, MemoryDraft, MemoryStore, Principal, Remembered
+from mcpp_agents.memory.access import OWNER, view_of
 from mcpp_agents.memory.vocabulary import (
     FACETS,
     INTENTS,
@@ -362,6 +363,26 @@ def test_three_contradictions_are_named_and_the_others_counted(store: MemoryStor
         store.remember(f"Not {number}", "no", "note", related_to=[f"contradicts:{first.id}"])
     [item] = store.context("zebra").items
     assert "contradicted by 'Not 8', 'Not 7', 'Not 6' and 6 more" in item.reason
+
+
+@pytest.mark.rule("M-06", "M-20")
+def test_a_pack_reads_few_of_many_related_items(store: MemoryStore) -> None:
+    first = store.remember("First", "zebra", "note")
+    for relation, count in (("contradicts:", 30), ("supports:", 45)):
+        related = (f"{relation}{first.id}",)
+        store.remember_many(
+            [
+                MemoryDraft(title=f"{relation} {n}", content="long " * 500, related_to=related)
+                for n in range(count)
+            ]
+        )
+    view = view_of(OWNER)
+    linked = store._engine.linked(list(store._engine.fetch([1], view)), view, 20)
+    assert len(linked) == 40
+    [item] = store.context("zebra", related_limit=20).items
+    assert [one.name for one in item.related] == [f"supports: {44 - n}" for n in range(20)]
+    assert len(item.metadata["contradicted_by"]) == 20
+    assert "and 27 more" in item.reason
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
