@@ -117,8 +117,10 @@ class Compiler:
                     matches=found.matches,
                     better=[items[other.seq] for other in chosen[:position]],
                     contradicted_by=_contradictors(linked[candidate.seq]),
+                    reader=principal.account,
                     now=now,
                 ),
+                reader=principal.account,
                 score=round(candidate.score * scale, 4),
                 excerpt_chars=layer.excerpt_chars,
                 linked=linked[candidate.seq],
@@ -257,6 +259,7 @@ def _pack_item(
     candidate: Candidate,
     *,
     why: str,
+    reader: str,
     score: float,
     excerpt_chars: int,
     linked: Sequence[LinkedItem],
@@ -282,7 +285,7 @@ def _pack_item(
         reason=why,
         source=item.source,
         quality=quality,
-        metadata=_metadata(item, candidate.relevance, _contradictors(linked), cut=cut),
+        metadata=_metadata(item, reader, candidate.relevance, _contradictors(linked), cut=cut),
         related=[
             RelatedItem(
                 id=other.item.id,
@@ -297,10 +300,15 @@ def _pack_item(
 
 
 def _metadata(
-    item: Item, relevance: Relevance, contradictors: Sequence[LinkedItem], *, cut: bool
+    item: Item,
+    reader: str,
+    relevance: Relevance,
+    contradictors: Sequence[LinkedItem],
+    *,
+    cut: bool,
 ) -> dict[str, Any]:
     own = {
-        "author": item.author,
+        "author": item.author_for(reader),
         "domain": item.domain,
         "agent_id": item.agent_id,
         "tags": list(item.tags),

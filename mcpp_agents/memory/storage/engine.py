@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any, Final, NamedTuple, Protocol
 
-from mcpp_agents.memory.access import View
+from mcpp_agents.memory.access import OWNER, View
 from mcpp_agents.memory.requests import BUS_SCHEME, to_seconds
 from mcpp_agents.memory.search.terms import Pair, Query
 
@@ -57,6 +57,15 @@ class Item:
     def is_from_pod(self) -> bool:
         """Return whether its text was said or stored in a pod, and is quoted (M-26)."""
         return self.origin == "bus" or self.is_about_envelope
+
+    def author_for(self, reader: str) -> str | None:
+        """Return who wrote it: a participant, or another account than the reader's (M-26).
+
+        None means the reader, or the file's owner, who could write anything into the file.
+        """
+        if self.author is None and self.principal not in (reader, OWNER.account):
+            return self.principal
+        return self.author
 
     @property
     def since(self) -> float:
