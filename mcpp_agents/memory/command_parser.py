@@ -186,7 +186,7 @@ def _add_remember(commands: Any, file: argparse.ArgumentParser) -> None:
 def _json_object(text: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"not a JSON object: {error}") from None
 
 

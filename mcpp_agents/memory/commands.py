@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from mcpp.cli.extras import importing
+from mcpp_agents.cli.display import clean, json_document, json_line
 from mcpp_agents.cli.log_format import log_to_terminal
 from mcpp_agents.memory.command_parser import parse
 from mcpp_agents.memory.errors import MemoryStoreError
@@ -120,9 +121,7 @@ def _plan(options: argparse.Namespace) -> None:
 
 
 def _print(answer: ContextPack | SynthesisPlan, *, as_json: bool) -> None:
-    text = answer.markdown
-    if as_json:
-        text = msgspec.json.format(msgspec.json.encode(answer)).decode()
+    text = json_document(msgspec.json.encode(answer)) if as_json else clean(answer.markdown)
     sys.stdout.write(text.rstrip("\n") + "\n")
 
 
@@ -133,10 +132,10 @@ def _forget(options: argparse.Namespace) -> None:
 
 def _audit(options: argparse.Namespace) -> None:
     with _open(options, must_exist=True) as store:
-        for entry in store.audit_entries(max(0, options.last)):
+        for entry in store.audit_entries(min(max(0, options.last), sys.maxsize)):
             who = {"principal": entry.principal, "author": entry.author, "tool": entry.tool}
             line = {"at": to_iso(entry.at), **who, **entry.details}
-            sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+            sys.stdout.write(json_line(msgspec.json.encode(line)) + "\n")
 
 
 def _bench(options: argparse.Namespace) -> None:

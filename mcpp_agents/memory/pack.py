@@ -46,8 +46,13 @@ class PackItem(msgspec.Struct, frozen=True, kw_only=True):
     related: list[RelatedItem]
 
     @property
+    def is_from_others(self) -> bool:
+        """Whether another than its reader or the file's owner wrote it, so it is quoted (M-26)."""
+        return self.is_from_pod or self.metadata.get("author") is not None
+
+    @property
     def is_from_pod(self) -> bool:
-        """Whether its text was said or stored in a pod, and is quoted (M-26)."""
+        """Whether its text was said or stored in a pod."""
         return self.quality.origin == "bus" or (self.source or "").startswith(BUS_SCHEME)
 
 

@@ -29,6 +29,7 @@ MAX_ADDRESS_CHARS: Final = 2_048
 MAX_METADATA_BYTES: Final = 8_192
 # A pack nests metadata in itself and in a message, and an envelope ends at 64 levels (E-03).
 MAX_METADATA_DEPTH: Final = 16
+_MAX_NUMBER_CHARS: Final = 64  # in an envelope (E-04)
 DEFAULT_TOKEN_BUDGET: Final = 4_000
 MIN_TOKEN_BUDGET: Final = 200  # the heading, the notes and one title
 _MAX_NUMBER: Final = 2**53
@@ -384,7 +385,10 @@ def _check_json(value: object) -> None:
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidMemory(f"metadata must be JSON, which has no {value}")
-    elif not (value is None or isinstance(value, str | int | list | tuple)):
+    elif isinstance(value, int):
+        if len(str(value)) > _MAX_NUMBER_CHARS:
+            raise InvalidMemory(f"metadata holds numbers of at most {_MAX_NUMBER_CHARS} characters")
+    elif not (value is None or isinstance(value, str | list | tuple)):
         raise InvalidMemory(f"metadata must be JSON, which has no {type(value).__name__}")
 
 

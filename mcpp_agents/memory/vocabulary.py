@@ -53,9 +53,9 @@ def facet_of(kind: str) -> str:
     return KINDS.get(kind, "domain")
 
 
-def known_kind(kind: str, *, is_from_pod: bool) -> str:
-    """Return a kind that is safe outside quotations: unknown kinds from a pod become `note`."""
-    return "note" if is_from_pod and kind not in KINDS else kind
+def known_kind(kind: str, *, is_quoted: bool) -> str:
+    """Return a kind that is safe outside quotations: unknown kinds of others become `note`."""
+    return "note" if is_quoted and kind not in KINDS else kind
 
 
 # Intent → the facets it emphasizes, most important first, and those it de-emphasizes.

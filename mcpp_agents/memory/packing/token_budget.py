@@ -22,8 +22,7 @@ PASSAGE_CHARS: Final = 480
 _PASSAGE_VALUE: Final = 0.7
 _TITLE_VALUE: Final = 0.25
 _PASSAGES: Final = 1  # the place of that form
-# For the headings of sections and the note on what is missing.
-_NOTE_TOKENS: Final = 60
+# For the heading of a section.
 _HEADING_TOKENS: Final = 8
 # For what joins a form's parts and the items, and for rounding.
 _JOINT_TOKENS: Final = 4
@@ -59,24 +58,31 @@ def render_within(
     # Each text is counted once: a form has the tokens of the item without content and of its own.
     bare = [count_tokens(renderer.around("")) for renderer in renderers]
     complete = list(map(_complete_form, items, renderers, bare))
-    room = budget - count_tokens(render([], usage_hint)) - _HEADING_TOKENS * len(sections)
-    if sum(form.tokens for form in complete) <= room:
+    room = budget - count_tokens(render([], usage_hint))
+    if sum(form.tokens for form in complete) + _HEADING_TOKENS * len(sections) <= room:
         chosen: Sequence[_Form | None] = complete
     else:
         shorter = map(_shorter_forms, items, renderers, bare, repeat(terms))
         forms = [[*some, form] for some, form in zip(shorter, complete, strict=True)]
-        chosen = _fill(forms, room - _NOTE_TOKENS)
+        places = [place for place, section in enumerate(sections) for _ in section.items]
+        longest = _note(budget, len(items), len(items), 2 * len(items))
+        chosen = _fill(forms, places, room - count_tokens(longest) - _JOINT_TOKENS)
         whole = sum(form is not None and form.is_complete for form in chosen)
         shown = sum(form is not None for form in chosen)
-        usage_hint += (
-            f" Within {budget} tokens: {whole} of {len(items)} items are complete,"
-            f" {shown - whole} in part, {len(items) - shown} left out;"
-            " a larger `markdown_token_budget` shows more."
-        )
+        usage_hint += _note(budget, len(items), whole, shown)
     markdown = {
         item.id: form.markdown for item, form in zip(items, chosen, strict=True) if form is not None
     }
     return _render(sections, usage_hint, markdown)
+
+
+def _note(budget: int, items: int, whole: int, shown: int) -> str:
+    """Return the sentence on what is shortened."""
+    return (
+        f" Within {budget} tokens: {whole} of {items} items are complete,"
+        f" {shown - whole} in part, {items - shown} left out;"
+        " a larger `markdown_token_budget` shows more."
+    )
 
 
 def _render(sections: Sequence[PackSection], usage_hint: str, shown: Mapping[str, str]) -> str:
@@ -114,8 +120,13 @@ def _shorter_forms(
     ]
 
 
-def _fill(items: Sequence[Sequence[_Form]], room: int) -> list[_Form | None]:
-    """Return the chosen form of each item; None leaves it out."""
+def _fill(
+    items: Sequence[Sequence[_Form]], sections: Sequence[int], room: int
+) -> list[_Form | None]:
+    """Return the chosen form of each item; None leaves it out.
+
+    The first item of a section, whose number is given for each, takes the room of the heading too.
+    """
     chosen: list[_Form | None] = [None] * len(items)
     steps: list[tuple[float, int, int, int, int]] = []  # −worth, item, from, to, tokens
 
@@ -126,18 +137,25 @@ def _fill(items: Sequence[Sequence[_Form]], room: int) -> list[_Form | None]:
             more = form.tokens - tokens
             heappush(steps, (-(form.value - value) / max(more, 1), index, current, number, more))
 
-    states = [-1] * len(items)
+    def choose(index: int, number: int, tokens: int) -> bool:
+        nonlocal room
+        heading = 0 if sections[index] in headed else _HEADING_TOKENS
+        if tokens + heading > room:
+            return False
+        headed.add(sections[index])
+        states[index], chosen[index] = number, items[index][number]
+        room -= tokens + heading
+        return True
+
+    states, headed = [-1] * len(items), set[int]()
     best = max(range(len(items)), key=lambda index: items[index][_PASSAGES].value, default=-1)
-    if best >= 0 and items[best][_PASSAGES].tokens <= room:
-        states[best], chosen[best] = _PASSAGES, items[best][_PASSAGES]
-        room -= items[best][_PASSAGES].tokens
+    if best >= 0:
+        choose(best, _PASSAGES, items[best][_PASSAGES].tokens)
     for index in range(len(items)):
         offer(index, states[index])
     while steps:
         _, index, before, number, tokens = heappop(steps)
-        # The room only shrinks, so a step that does not fit now never will.
-        if states[index] == before and tokens <= room:
-            states[index], chosen[index] = number, items[index][number]
-            room -= tokens
+        # The room only shrinks, so a step that does not fit now hardly will later.
+        if states[index] == before and choose(index, number, tokens):
             offer(index, number)
     return chosen

@@ -117,8 +117,10 @@ class Compiler:
                     matches=found.matches,
                     better=[items[other.seq] for other in chosen[:position]],
                     contradicted_by=_contradictors(linked[candidate.seq]),
+                    reader=principal.account,
                     now=now,
                 ),
+                reader=principal.account,
                 score=round(candidate.score * scale, 4),
                 excerpt_chars=layer.excerpt_chars,
                 linked=linked[candidate.seq],
@@ -213,7 +215,7 @@ class Compiler:
 
     def _linked(self, seqs: Sequence[int], view: View) -> dict[int, list[LinkedItem]]:
         found: dict[int, list[LinkedItem]] = {seq: [] for seq in seqs}
-        for linked in self._engine.linked(list(found), view):
+        for linked in self._engine.linked(list(found), view, _MAX_RELATED):
             found[linked.of].append(linked)
         return found
 
@@ -248,8 +250,8 @@ def _clamped(number: float, low: int, high: int) -> int:
     return int(min(max(low, number), high))
 
 
-def _contradictors(linked: Sequence[LinkedItem]) -> list[Item]:
-    return [x.item for x in linked if x.relationship == "contradicts" and not x.outgoing]
+def _contradictors(linked: Sequence[LinkedItem]) -> list[LinkedItem]:
+    return [x for x in linked if x.relationship == "contradicts" and not x.outgoing]
 
 
 def _pack_item(
@@ -257,6 +259,7 @@ def _pack_item(
     candidate: Candidate,
     *,
     why: str,
+    reader: str,
     score: float,
     excerpt_chars: int,
     linked: Sequence[LinkedItem],
@@ -282,7 +285,7 @@ def _pack_item(
         reason=why,
         source=item.source,
         quality=quality,
-        metadata=_metadata(item, candidate.relevance, _contradictors(linked), cut=cut),
+        metadata=_metadata(item, reader, candidate.relevance, _contradictors(linked), cut=cut),
         related=[
             RelatedItem(
                 id=other.item.id,
@@ -297,20 +300,25 @@ def _pack_item(
 
 
 def _metadata(
-    item: Item, relevance: Relevance, contradictors: Sequence[Item], *, cut: bool
+    item: Item,
+    reader: str,
+    relevance: Relevance,
+    contradictors: Sequence[LinkedItem],
+    *,
+    cut: bool,
 ) -> dict[str, Any]:
-    facts = {
-        **item.metadata,
-        "author": item.author,
+    own = {
+        "author": item.author_for(reader),
         "domain": item.domain,
         "agent_id": item.agent_id,
         "tags": list(item.tags),
         "words": round(relevance.words, 4),
         "cosine": None if relevance.cosine is None else round(relevance.cosine, 4),
-        "contradicted_by": [other.id for other in contradictors[:_MAX_RELATED]],
+        "contradicted_by": [other.item.id for other in contradictors],
         "truncated": cut,
     }
-    return {name: value for name, value in facts.items() if value not in (None, [], False)}
+    stated = {name: value for name, value in own.items() if value not in (None, [], False)}
+    return {**item.metadata, **stated}
 
 
 def _pack(request: PackRequest, query: Query, items: Sequence[PackItem]) -> ContextPack:

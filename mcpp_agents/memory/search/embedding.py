@@ -5,9 +5,12 @@ Without an embedder, search uses words alone. NumPy is imported only when an emb
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import importlib.util
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -37,6 +40,43 @@ class Embedder(Protocol):
         """Return one row of length 1 for each text."""
 
 
+class _NativeCalls:
+    """The calls of embedders that are under way. Owns their number.
+
+    A daemon thread that is inside of native code when Python ends aborts the process, as
+    `embedding_worker` explains. So the end waits for calls, and daemon threads begin no more.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running = 0
+        self._is_ending = False
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Count the block as a call; in a daemon thread of a program that ends, never begin it."""
+        with self._changed:
+            if threading.current_thread().daemon:
+                self._changed.wait_for(lambda: not self._is_ending)
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    def end(self) -> None:
+        """Wait for the calls under way, and keep daemon threads from further ones."""
+        with self._changed:
+            self._is_ending = True
+            self._changed.wait_for(lambda: not self._running)
+
+
+_native_calls: Final = _NativeCalls()
+atexit.register(_native_calls.end)
+
+
 def finite_vectors(embedder: Embedder, texts: Sequence[str]) -> list[Vector | None]:
     """Return the vector of each text; None for one with NaN or infinity, which compares with none.
 
@@ -44,7 +84,8 @@ def finite_vectors(embedder: Embedder, texts: Sequence[str]) -> list[Vector | No
     """
     import numpy as np
 
-    vectors = embedder.embed(texts)
+    with _native_calls.one():
+        vectors = embedder.embed(texts)
     with np.errstate(over="ignore"):
         stored = vectors.astype(np.float16)
     return [

@@ -6,7 +6,7 @@ from typing import Final
 
 from mcpp_agents.memory.search.ranking import MEANINGFUL_COSINE, Candidate
 from mcpp_agents.memory.search.terms import Query, spans
-from mcpp_agents.memory.storage.engine import Evidence, Item, Matches
+from mcpp_agents.memory.storage.engine import Evidence, Item, LinkedItem, Matches
 from mcpp_agents.memory.vocabulary import known_kind
 
 _SHOWN_TERMS: Final = 4
@@ -25,10 +25,14 @@ def reason(
     query: Query,
     matches: Matches,
     better: Sequence[Item],
-    contradicted_by: Sequence[Item],
+    contradicted_by: Sequence[LinkedItem],
+    reader: str,
     now: float,
 ) -> str:
-    """Return the reason of one item; `better` are the items ranked above it in the pack."""
+    """Return the reason of one item.
+
+    `better` are the items ranked above it in the pack; `reader` is the account that asks for it.
+    """
     parts = []
     if evidence.terms:
         parts.append(f"matches {_quoted(_display_terms(item, evidence, query, matches))}")
@@ -42,14 +46,16 @@ def reason(
         parts.append(f"follows something close in meaning ({previous:.2f})")
     if candidate.newest:
         where = f" in project {item.project}" if item.project else ""
-        parts.append(f"the latest {known_kind(item.kind, is_from_pod=item.is_from_pod)}{where}")
+        parts.append(
+            f"the latest {known_kind(item.kind, is_quoted=_is_from_others(item, reader))}{where}"
+        )
     context = _context_of(item)
     if context and (sibling := next((x for x in better if _context_of(x) == context), None)):
         verb = "decided in" if candidate.facet == "decisions" else "from"
-        parts.append(f"{verb} the same context as {_name(sibling)}")
+        parts.append(f"{verb} the same context as {_name(sibling, reader)}")
     if contradicted_by:
-        named = ", ".join(map(_name, contradicted_by[:_MAX_CONTRADICTORS]))
-        more = len(contradicted_by) - _MAX_CONTRADICTORS
+        named = ", ".join(_name(one.item, reader) for one in contradicted_by[:_MAX_CONTRADICTORS])
+        more = contradicted_by[0].alike - _MAX_CONTRADICTORS
         parts.append(f"contradicted by {named}" + (f" and {more} more" if more > 0 else ""))
     parts.append(age(now - item.since))
     return ", ".join(parts)
@@ -86,10 +92,15 @@ def _context_of(item: Item) -> tuple[object, object, object] | None:
     return (facts.get("pod"), facts["context"], envelopes[0]) if envelopes else None
 
 
-def _name(item: Item) -> str:
-    """Return a name for another item; the title of an item from a pod is not quoted here."""
-    if item.is_from_pod:
-        return f"a {known_kind(item.kind, is_from_pod=True)} of {item.author} ({item.id})"
+def _is_from_others(item: Item, reader: str) -> bool:
+    return item.is_from_pod or item.author_for(reader) is not None
+
+
+def _name(item: Item, reader: str) -> str:
+    """Return a name for another item; the title of what others wrote is not quoted here."""
+    if _is_from_others(item, reader):
+        kind = known_kind(item.kind, is_quoted=True)
+        return f"a {kind} of {item.author_for(reader)} ({item.id})"
     text = " ".join(item.title.split())
     text = text if len(text) <= _SHOWN_TITLE_CHARS else text[: _SHOWN_TITLE_CHARS - 1] + "…"
     return _quoted([text])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any, Final, NamedTuple, Protocol
 
-from mcpp_agents.memory.access import View
+from mcpp_agents.memory.access import OWNER, View
 from mcpp_agents.memory.requests import BUS_SCHEME, to_seconds
 from mcpp_agents.memory.search.terms import Pair, Query
 
@@ -58,6 +58,15 @@ class Item:
         """Return whether its text was said or stored in a pod, and is quoted (M-26)."""
         return self.origin == "bus" or self.is_about_envelope
 
+    def author_for(self, reader: str) -> str | None:
+        """Return who wrote it: a participant, or another account than the reader's (M-26).
+
+        None means the reader, or the file's owner, who could write anything into the file.
+        """
+        if self.author is None and self.principal not in (reader, OWNER.account):
+            return self.principal
+        return self.author
+
     @property
     def since(self) -> float:
         """The time at which the item became true, else at which it was stored."""
@@ -92,6 +101,7 @@ class LinkedItem(NamedTuple):
     item: Item
     relationship: str
     outgoing: bool
+    alike: int  # how many relations of that type and direction the item `of` has
 
 
 class PairMatch(NamedTuple):
@@ -230,8 +240,12 @@ class Engine(Protocol):
     def newest(self, view: View, kinds: Sequence[str], limit: int) -> list[Outline]:
         """Return the latest items of these kinds inside the view."""
 
-    def linked(self, seqs: Sequence[int], view: View) -> list[LinkedItem]:
-        """Return all items in the view that are one relation away, in either direction."""
+    def linked(self, seqs: Sequence[int], view: View, limit: int) -> list[LinkedItem]:
+        """Return items in the view that are one relation away, in either direction.
+
+        These are, for each item, as many as the limit, outgoing ones first, then the newest; and as
+        many of those that contradict it.
+        """
 
     def items_without_vector(self, model: str, after: int, limit: int) -> list[Item]:
         """Return items after a number that have no vector of the model yet, in order."""

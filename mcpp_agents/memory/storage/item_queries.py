@@ -101,23 +101,36 @@ class ItemQueries:
         end = "ORDER BY m.seq DESC LIMIT ?"
         return self._outlines(view, where, self._list(list(kinds)), limit, end=end, by_scope=True)
 
-    def linked(self, seqs: Sequence[int], view: View) -> list[LinkedItem]:
+    def linked(self, seqs: Sequence[int], view: View, limit: int) -> list[LinkedItem]:
         with self._sql.reading():
             inside, values = self._condition(view)
             directions = [
-                f"SELECT {outgoing} AS outgoing, r.{here}, r.relationship, {ITEM_COLUMNS}"
+                f"SELECT {outgoing} AS outgoing, r.{here} AS here, r.{there} AS there,"
+                " r.relationship AS relationship"
                 f" FROM relation r JOIN memory m ON m.seq = r.{there}"
-                " JOIN scope s ON s.id = m.scope"
                 f" WHERE r.{here} {self._among} AND m.superseded = 0{inside}"
                 for outgoing, here, there in ((1, "source", "target"), (0, "target", "source"))
             ]
+            # Ranked by numbers alone: any number of items may be related to one, and be long.
             rows = self._sql.all(
-                f"{' UNION ALL '.join(directions)} ORDER BY outgoing DESC, seq DESC",
+                f"WITH link AS ({' UNION ALL '.join(directions)}), ranked AS (SELECT link.*,"
+                " row_number() OVER (PARTITION BY here ORDER BY outgoing DESC, there DESC)"
+                " AS place,"
+                " row_number() OVER (PARTITION BY here, outgoing, relationship ORDER BY there DESC)"
+                " AS place_alike,"
+                " count(*) OVER (PARTITION BY here, outgoing, relationship) AS alike FROM link)"
+                f" SELECT outgoing, here, relationship, alike, {ITEM_COLUMNS}"
+                " FROM ranked JOIN memory m ON m.seq = there JOIN scope s ON s.id = m.scope"
+                " WHERE place <= ?"
+                " OR (outgoing = 0 AND relationship = 'contradicts' AND place_alike <= ?)"
+                " ORDER BY outgoing DESC, there DESC",
                 *[self._list(list(seqs)), *values] * 2,
+                limit,
+                limit,
             )
         return [
-            LinkedItem(of, item_from_row(row), relationship, bool(outgoing))
-            for outgoing, of, relationship, *row in rows
+            LinkedItem(of, item_from_row(row), relationship, bool(outgoing), alike)
+            for outgoing, of, relationship, alike, *row in rows
         ]
 
     def _select(self, view: View | None, where: str, *values: Any, end: str = "") -> list[Item]:

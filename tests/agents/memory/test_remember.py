@@ -50,6 +50,13 @@ def test_metadata_may_nest_sixteen_levels(store: MemoryStore) -> None:
     assert store.context("t").items[0].metadata["a"] == nested(15)
 
 
+@pytest.mark.rule("M-44")
+def test_numbers_of_metadata_have_at_most_64_characters(store: MemoryStore) -> None:
+    numbers = [10**64 - 1, 1 - 10**63, 1e300, True]
+    store.remember("t", "c", metadata={"a": numbers})
+    assert store.context("t").items[0].metadata["a"] == numbers
+
+
 @pytest.mark.rule("M-02")
 def test_an_idempotency_key_stores_once(store: MemoryStore) -> None:
     first = store.remember("One", "apple", "note", idempotency_key="k")
@@ -376,6 +383,21 @@ def test_tasks_and_metadata_are_returned_and_tasks_are_found(store: MemoryStore)
 
 
 @pytest.mark.rule("M-44")
+def test_no_value_of_metadata_is_lost(store: MemoryStore) -> None:
+    values: dict[str, Any] = {
+        "retries": 0,
+        "share": 0.0,
+        "draft": False,
+        "reviewer": None,
+        "labels": [],
+        "facts": {},
+    }
+    store.remember("Deploy", "It took an hour.", metadata=values)
+    [item] = store.context("deploy").items
+    assert {name: item.metadata.get(name, "lost") for name in values} == values
+
+
+@pytest.mark.rule("M-44")
 @pytest.mark.parametrize(
     "metadata",
     [
@@ -387,6 +409,8 @@ def test_tasks_and_metadata_are_returned_and_tasks_are_found(store: MemoryStore)
         {"a": nested(16)},
         {"a": nested(190)},
         {"a": math.nan},
+        {"a": [10**64]},
+        {"a": -(10**63)},
         {"a": [-math.inf]},
         {"a": {"b": {1}}},
         {"a": b"x"},

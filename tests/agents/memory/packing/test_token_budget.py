@@ -10,7 +10,9 @@ from mcpp_agents.memory.errors import InvalidMemory
 from mcpp_agents.memory.pack import PackItem, PackSection, Quality, RelatedItem
 from mcpp_agents.memory.packing.passages import best_passages
 from mcpp_agents.memory.packing.token_budget import render_within
+from mcpp_agents.memory.vocabulary import KINDS
 
+KINDS_OF = {facet: kind for kind, facet in KINDS.items()}
 FILLER = "Nothing of interest was said in this sentence about the weather. " * 12
 
 
@@ -52,6 +54,16 @@ def test_more_tokens_show_more_and_the_note_says_what_is_missing(filled: MemoryS
     # Passages, not beginnings.
     assert large.count("o'clock") > 5
     assert large.count("the weather") < all_of_it.count("the weather")
+
+
+@pytest.mark.rule("M-45")
+@pytest.mark.parametrize(("budget", "least"), [(200, 1), (400, 3), (600, 6)])
+def test_sections_without_items_take_no_room(store: MemoryStore, budget: int, least: int) -> None:
+    for facet, kind in KINDS_OF.items():
+        store.remember(f"Rotation of {facet}", f"{FILLER}Rotation happens.", kind)
+    markdown = store.context("key rotation", markdown_token_budget=budget).markdown
+    assert markdown.count("### ") >= least
+    assert estimate(markdown) <= budget
 
 
 TEXTS = st.text(max_size=300) | st.sampled_from(

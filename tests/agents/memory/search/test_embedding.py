@@ -458,6 +458,39 @@ store.remember_many([MemoryDraft(title=f"t{n}", content=f"{text}{n}") for n in r
 """
 
 
+# Native code is what takes its time here, and must not be left when Python ends.
+_SEARCHING = """
+import sys, threading, time
+import numpy as np
+from mcpp_agents.memory import MemoryStore
+calls = []
+class Slow:
+    model, lexical_share = "slow", 0.5
+    def embed(self, texts):
+        sys.stderr.write("(")
+        calls.append(1)
+        time.sleep(0.05)
+        sys.stderr.write(")")
+        return np.ones((len(texts), 1), np.float32)
+store = MemoryStore.open(sys.argv[1], embedder=Slow())
+def search():
+    while True:
+        store.context("a house")
+for _ in range(3):
+    threading.Thread(target=search, daemon=True).start()
+while len(calls) < 9:
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.rule("M-49")
+def test_a_program_ends_after_the_searches_of_its_daemon_threads(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _SEARCHING, str(tmp_path / "memory.db")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.count("(") == done.stderr.count(")") >= 9
+
+
 @pytest.mark.slow
 @pytest.mark.rule("M-49")
 def test_a_program_that_does_not_close_its_store_ends_normally(tmp_path: Path) -> None:

@@ -328,6 +328,34 @@ def test_the_command_line_shows_the_latest_audit_entries(
     assert "rotation" not in printed
 
 
+@pytest.mark.parametrize(
+    "command", [["context", "zebra"], ["context", "zebra", "--json"], ["plan", "zebra"], ["audit"]]
+)
+def test_remembered_text_does_not_control_the_terminal(
+    command: list[str], path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "zebra\x1b]0;owned\x07\r\x9b2J\u202e"
+    with MemoryStore.open(path, embedder=None) as store:
+        store.remember(hostile, hostile, project="web\x9b2J", valid_at="2026-01-01")
+        store.context("zebra", project="web\x9b2J")
+    embedder = [] if command[0] == "audit" else ["--embedder", "none"]
+    assert main([*command, *embedder, "--file", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert "owned" in printed or command[0] == "audit"
+    assert not set(printed) & set("\x1b\x07\r\x9b\u202e")
+
+
+def test_extreme_options_are_no_failure_of_the_program(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["remember", "Rotation", "plain", "--file", str(path)]) == 0
+    assert main(["audit", "--last", "9" * 30, "--file", str(path)]) == 0
+    deep = '{"a":' * 5000 + "1" + "}" * 5000
+    with pytest.raises(SystemExit):
+        main(["remember", "Rotation", "plain", "--metadata", deep, "--file", str(path)])
+    assert "--metadata: not a JSON object" in capsys.readouterr().err
+
+
 def test_the_command_line_shows_as_many_related_items_as_asked_for(
     location: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
