@@ -126,13 +126,16 @@ def test_items_of_an_older_schema_get_an_account_and_the_size_of_their_domain(
 
 
 @pytest.mark.rule("M-60")
+@pytest.mark.parametrize("role", ["memory", "writer"])
 def test_a_newer_schema_is_refused_in_one_line(
-    new_url: str, capsys: pytest.CaptureFixture[str]
+    postgres: PostgresServer, new_url: str, role: str
 ) -> None:
+    """Also to a role that may write, but not create or change tables."""
     MemoryStore.open(new_url, embedder=None).close()
     rows(new_url, "INSERT INTO migration (version) VALUES (4711)")
+    postgres.add_writer(new_url)
     with pytest.raises(MemoryStoreError, match="has version 4711") as refused:
-        MemoryStore.open(new_url, embedder=None)
+        MemoryStore.open(new_url.replace("memory@", f"{role}@"), embedder=None)
     assert "\n" not in str(refused.value)
 
 

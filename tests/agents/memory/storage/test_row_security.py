@@ -65,29 +65,6 @@ def connect(url: str, role: str = "memory") -> Any:
     return psycopg.connect(url, autocommit=True, options=options)
 
 
-def add_reader(postgres: PostgresServer, url: str) -> None:
-    """Let a role `reader` select from the tables, as the documentation says."""
-    if not postgres.execute("SELECT 1 FROM pg_roles WHERE rolname = 'reader'"):
-        postgres.execute("CREATE ROLE reader LOGIN")
-    for sql in (
-        "GRANT USAGE ON SCHEMA mcpp_memory TO reader",
-        "GRANT SELECT ON ALL TABLES IN SCHEMA mcpp_memory TO reader",
-    ):
-        postgres.execute(sql, url.split("@/")[1].split("?")[0])
-
-
-def add_writer(postgres: PostgresServer, url: str) -> None:
-    """Let a role `writer` do all with the tables."""
-    if not postgres.execute("SELECT 1 FROM pg_roles WHERE rolname = 'writer'"):
-        postgres.execute("CREATE ROLE writer LOGIN")
-    for sql in (
-        "GRANT USAGE ON SCHEMA mcpp_memory TO writer",
-        "GRANT ALL ON ALL TABLES IN SCHEMA mcpp_memory TO writer",
-        "GRANT ALL ON ALL SEQUENCES IN SCHEMA mcpp_memory TO writer",
-    ):
-        postgres.execute(sql, url.split("@/")[1].split("?")[0])
-
-
 def names(store: MemoryStore, goal: str = "apple", **fields: Any) -> set[str]:
     return {item.name for item in store.context(goal, **fields).items}
 
@@ -174,7 +151,7 @@ def test_a_query_that_lost_its_condition_still_sees_its_view_only(
 def test_a_listed_role_sees_its_projects_whatever_it_sets(
     postgres: PostgresServer, filled: MemoryStore, database_url: str
 ) -> None:
-    add_reader(postgres, database_url)
+    postgres.add_reader(database_url)
     with connect(database_url, "reader") as reader:
         assert titles(reader) == set()
         rows(
@@ -205,7 +182,7 @@ def test_a_listed_role_sees_its_projects_whatever_it_sets(
 def test_a_role_whose_access_is_withdrawn_sees_nothing_whatever_it_sets(
     postgres: PostgresServer, filled: MemoryStore, database_url: str
 ) -> None:
-    add_reader(postgres, database_url)
+    postgres.add_reader(database_url)
     rows(
         database_url,
         "INSERT INTO role_access (role, organization) VALUES ('reader', 'acme')",
@@ -223,7 +200,7 @@ def test_a_role_whose_access_is_withdrawn_sees_nothing_whatever_it_sets(
 def test_a_member_of_a_listed_group_sees_the_projects_of_the_group(
     postgres: PostgresServer, filled: MemoryStore, database_url: str
 ) -> None:
-    add_reader(postgres, database_url)
+    postgres.add_reader(database_url)
     if not postgres.execute("SELECT 1 FROM pg_roles WHERE rolname = 'member'"):
         postgres.execute("CREATE ROLE member LOGIN IN ROLE reader")
     rows(
@@ -242,7 +219,7 @@ def test_a_member_of_a_listed_group_sees_the_projects_of_the_group(
 def test_another_role_that_may_write_acts_as_memory(
     postgres: PostgresServer, filled: MemoryStore, database_url: str
 ) -> None:
-    add_writer(postgres, database_url)
+    postgres.add_writer(database_url)
     with MemoryStore.open(database_url.replace("memory@", "writer@"), embedder=None) as store:
         store.acting_as(BOB).remember("more", "apple", "note")
         assert names(store.acting_as(BOB)) == {"other private", "other web", "more"}
@@ -252,7 +229,7 @@ def test_another_role_that_may_write_acts_as_memory(
 def test_a_role_sees_of_the_list_and_of_the_other_tables_only_what_is_its_own(
     postgres: PostgresServer, filled: MemoryStore, database_url: str
 ) -> None:
-    add_reader(postgres, database_url)
+    postgres.add_reader(database_url)
     rows(
         database_url,
         "INSERT INTO role_access (role, organization, project) VALUES"
@@ -283,7 +260,7 @@ def test_a_role_sees_of_the_list_and_of_the_other_tables_only_what_is_its_own(
 def test_a_role_that_may_only_read_cannot_stop_writes(
     postgres: PostgresServer, filled: MemoryStore, database_url: str
 ) -> None:
-    add_reader(postgres, database_url)
+    postgres.add_reader(database_url)
     with connect(database_url, "reader") as reader, reader.transaction():
         for statement in (
             "SELECT FROM lock FOR UPDATE",
@@ -313,7 +290,7 @@ def test_a_role_that_could_write_to_an_older_schema_still_can(
     monkeypatch.setattr(schema, "migrations", lambda: {n: sql for n, sql in steps.items() if n < 5})
     with psycopg.connect(url, autocommit=True) as connection:
         schema.prepare(connection)
-    add_writer(postgres, url)
+    postgres.add_writer(url)
     monkeypatch.undo()
     MemoryStore.open(url, embedder=None).close()
     with MemoryStore.open(url.replace("memory@", "writer@"), embedder=None) as store:
@@ -356,7 +333,7 @@ def test_an_id_that_is_no_text_is_unknown(filled: MemoryStore, id: str) -> None:
 def test_a_listed_role_cannot_replace_the_list_by_a_table_of_its_own(
     postgres: PostgresServer, filled: MemoryStore, database_url: str, search_path: str
 ) -> None:
-    add_reader(postgres, database_url)
+    postgres.add_reader(database_url)
     access = (
         "INSERT INTO role_access (role, organization, project) VALUES ('reader', 'acme', 'web')"
     )
