@@ -112,7 +112,7 @@ class PostgresServer:
         self.execute(f"CREATE ROLE {ROLE} LOGIN")
 
     def add_reader(self, url: str) -> None:
-        """Let a role `reader` select from the tables, as the documentation says."""
+        """Let a role `reader` select from all tables, which is more than the documentation says."""
         self._grant(
             url,
             "reader",
