@@ -111,6 +111,31 @@ class PostgresServer:
         """Create the role that owns the databases of tests."""
         self.execute(f"CREATE ROLE {ROLE} LOGIN")
 
+    def add_reader(self, url: str) -> None:
+        """Let a role `reader` select from all tables, which is more than the documentation says."""
+        self._grant(
+            url,
+            "reader",
+            "USAGE ON SCHEMA mcpp_memory",
+            "SELECT ON ALL TABLES IN SCHEMA mcpp_memory",
+        )
+
+    def add_writer(self, url: str) -> None:
+        """Let a role `writer` do all with the tables."""
+        self._grant(
+            url,
+            "writer",
+            "USAGE ON SCHEMA mcpp_memory",
+            "ALL ON ALL TABLES IN SCHEMA mcpp_memory",
+            "ALL ON ALL SEQUENCES IN SCHEMA mcpp_memory",
+        )
+
+    def _grant(self, url: str, role: str, *rights: str) -> None:
+        if not self.execute(f"SELECT 1 FROM pg_roles WHERE rolname = '{role}'"):
+            self.execute(f"CREATE ROLE {role} LOGIN")
+        for right in rights:
+            self.execute(f"GRANT {right} TO {role}", url.split("@/")[1].split("?")[0])
+
     def new_database(self) -> str:
         """Return the URL of a new database without tables."""
         name = f"memory_{next(self._numbers)}"

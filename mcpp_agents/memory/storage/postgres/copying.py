@@ -133,11 +133,11 @@ class _Copy:
             )
 
     def _copy_relations(self) -> None:
-        rows = self._pages(
-            "SELECT r.rank, a.id, r.relationship, b.id FROM"
-            " (SELECT row_number() OVER (ORDER BY source, relationship, target) AS rank, *"
-            " FROM relation) r JOIN memory a ON a.seq = r.source JOIN memory b ON b.seq = r.target"
-            " WHERE r.rank > ? ORDER BY r.rank LIMIT ?"
+        rows = self._pages(  # of some items, with all that these refer to
+            "SELECT r.source, a.id, r.relationship, b.id FROM"
+            " (SELECT DISTINCT source FROM relation WHERE source > ? ORDER BY source LIMIT ?)"
+            " JOIN relation r USING (source) JOIN memory a ON a.seq = r.source"
+            " JOIN memory b ON b.seq = r.target ORDER BY r.source"
         )
         for page in rows:
             with self._target.writing():

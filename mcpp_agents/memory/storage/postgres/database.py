@@ -24,6 +24,14 @@ from mcpp_agents.memory.storage.postgres.schema import prepare, use_schema
 logger = logging.getLogger("mcpp.memory")
 
 _CONNECT_SECONDS: Final = 10
+# A server that vanishes from the network answers nothing: the kernel would try for 15 minutes to
+# send to it, and wait for hours for its answer. These end that after about 30 seconds.
+_TCP_OPTIONS: Final = {
+    "tcp_user_timeout": "30000",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "4",
+}
 _STATEMENT_SECONDS: Final = 30.0
 _POOL_SECONDS: Final = 10.0
 # After an attempt to connect has failed, the pool makes the next one for a new request only, so a
@@ -74,8 +82,12 @@ class PostgresDatabase:
         self._writers = threading.BoundedSemaphore(max(1, min(_MAX_WRITERS, max_connections - 1)))
         self._outage_lock = threading.Lock()
         self._down_at = 0.0  # when a call last found the server down; 0 once one got a connection
-        options = {"connect_timeout": str(_CONNECT_SECONDS), "application_name": "mcpp memory"}
-        options |= connection_options(url)
+        options = {
+            "connect_timeout": str(_CONNECT_SECONDS),
+            "application_name": "mcpp memory",
+            **_TCP_OPTIONS,
+            **connection_options(url),
+        }
         self._options = options
         try:
             with psycopg.connect(**options, autocommit=True) as connection:  # type: ignore[arg-type]

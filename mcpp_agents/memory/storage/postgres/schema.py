@@ -46,18 +46,13 @@ def prepare(connection: "Connection[Any]", *, wait_seconds: float = 30.0) -> Non
     try:
         _check_encoding(connection)
         connection.execute(f"SET lock_timeout = {max(1, round(wait_seconds * 1000))}")
-        if _version(connection) == max(steps):  # no rights and no lock are needed for this
-            return
+        if _checked_version(connection, max(steps)) == max(steps):
+            return  # no rights and no lock are needed for this
         _create_table(connection)
         with connection.transaction():
             # It conflicts with itself, but not with what a role that may only read can lock.
             connection.execute(f"LOCK TABLE {SCHEMA}.migration IN SHARE ROW EXCLUSIVE MODE")
-            version = _version(connection)
-            if version > max(steps):
-                raise MemoryStoreError(
-                    f"The database has version {version}; this program supports up to"
-                    f" version {max(steps)}"
-                )
+            version = _checked_version(connection, max(steps))
             use_schema(connection)
             _check_vectors(connection)
             for number, sql in steps.items():
@@ -129,6 +124,16 @@ def _version(connection: "Connection[Any]") -> int:
         return 0
     found = connection.execute(f"SELECT coalesce(max(version), 0) FROM {SCHEMA}.migration")
     return int((found.fetchone() or [0])[0])
+
+
+def _checked_version(connection: "Connection[Any]", newest: int) -> int:
+    """Return the version of the tables, unless this program is too old for them."""
+    version = _version(connection)
+    if version > newest:
+        raise MemoryStoreError(
+            f"The database has version {version}; this program supports up to version {newest}"
+        )
+    return version
 
 
 def _create_extension(connection: "Connection[Any]") -> None:

@@ -209,3 +209,38 @@ def test_the_command_copies_and_says_what(
     assert "copied 46 items, 2 relations, 46 vectors" in capsys.readouterr().out
     with pytest.raises(MemoryStoreError, match="does not exist"):
         main(["copy", str(file.with_name("none.db")), database_url])
+
+
+@pytest.mark.rule("M-66")
+def test_relations_are_read_in_time_proportional_to_their_number(
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "_BATCH", 10)
+
+    def steps(number: int) -> int:
+        """Copy a file; return how many hundred steps SQLite took to read its relations."""
+        path = tmp_path / f"{number}.db"
+        with MemoryStore.open(path, embedder=None) as store:
+            first = store.remember("First", "sky").id
+            store.remember_many(
+                MemoryDraft(title=f"N{n}", content="sky", related_to=(first, f"supports:{first}"))
+                for n in range(number)
+            )
+        counted = 0
+
+        def count() -> None:
+            nonlocal counted
+            counted += 1
+
+        def copy_relations(copy: Any) -> None:
+            copy._source.raw.set_progress_handler(count, 100)
+            copied(copy)
+            copy._source.raw.set_progress_handler(None, 0)
+
+        copied = copying._Copy._copy_relations
+        with monkeypatch.context() as patch:
+            patch.setattr(copying._Copy, "_copy_relations", copy_relations)
+            assert copy_file(path, database_url).relations == 2 * number
+        return counted
+
+    assert steps(400) < 2.5 * steps(200)

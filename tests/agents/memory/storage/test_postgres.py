@@ -1,11 +1,14 @@
 """The PostgreSQL engine: migrations, faults, searches in large databases, and erasure."""
 
 import logging
+import os
 import random
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,13 +129,16 @@ def test_items_of_an_older_schema_get_an_account_and_the_size_of_their_domain(
 
 
 @pytest.mark.rule("M-60")
+@pytest.mark.parametrize("role", ["memory", "writer"])
 def test_a_newer_schema_is_refused_in_one_line(
-    new_url: str, capsys: pytest.CaptureFixture[str]
+    postgres: PostgresServer, new_url: str, role: str
 ) -> None:
+    """Also to a role that may write, but not create or change tables."""
     MemoryStore.open(new_url, embedder=None).close()
     rows(new_url, "INSERT INTO migration (version) VALUES (4711)")
+    postgres.add_writer(new_url)
     with pytest.raises(MemoryStoreError, match="has version 4711") as refused:
-        MemoryStore.open(new_url, embedder=None)
+        MemoryStore.open(new_url.replace("memory@", f"{role}@"), embedder=None)
     assert "\n" not in str(refused.value)
 
 
@@ -424,6 +430,59 @@ def test_writes_that_wait_in_the_process_fail_together_if_the_server_is_down(
                 postgres.start()
     finally:
         engine.close()
+
+
+@contextmanager
+def over_tcp(url: str) -> Iterator[str]:
+    """Forward TCP connections to the server's Unix socket; yield the address for one of them."""
+    folder = url.split("host=")[1]
+
+    def forward(source: socket.socket, target: socket.socket) -> None:
+        while data := source.recv(65_536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+    def accept() -> None:
+        with ThreadPoolExecutor() as pool, ExitStack() as opened:
+            while True:
+                try:
+                    client = opened.enter_context(listener.accept()[0])
+                except OSError:  # the listener was shut down
+                    return
+                server = opened.enter_context(socket.socket(socket.AF_UNIX))
+                server.connect(f"{folder}/.s.PGSQL.5432")
+                pool.submit(forward, client, server)
+                pool.submit(forward, server, client)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        pool.submit(accept)
+        port = listener.getsockname()[1]
+        try:
+            yield url.replace("@/", f"@127.0.0.1:{port}/").replace(f"?host={folder}", "")
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.rule("M-61")
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="needs Linux")
+@pytest.mark.parametrize(("option", "seconds"), [("", 30), ("?tcp_user_timeout=5000", 5)])
+def test_a_server_that_vanishes_from_the_network_is_given_up(
+    database_url: str, option: str, seconds: int
+) -> None:
+    """By the kernel: what is sent is not received, or nothing comes from the server."""
+    MemoryStore.open(database_url, embedder=None).close()
+    tcp = socket.IPPROTO_TCP
+    with (
+        over_tcp(database_url) as url,
+        closing(PostgresDatabase(url + option)) as opened,
+        opened.reading(),
+        socket.socket(fileno=os.dup(opened._begun.fileno())) as connection,
+    ):
+        assert connection.getsockopt(tcp, socket.TCP_USER_TIMEOUT) == seconds * 1000
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        probes = connection.getsockopt(tcp, socket.TCP_KEEPCNT)
+        interval = connection.getsockopt(tcp, socket.TCP_KEEPINTVL)
+        assert connection.getsockopt(tcp, socket.TCP_KEEPIDLE) + probes * interval == 30
 
 
 @pytest.mark.rule("M-61")

@@ -1,12 +1,14 @@
 """Row-level security on PostgreSQL, seen by other roles and by hostile inputs."""
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mcpp_agents.memory import MemoryStore, Principal, UnknownMemory
+from mcpp_agents.memory import MemoryDraft, MemoryStore, Principal, UnknownMemory
 from tests.agents.memory.conftest import rows
 from tests.agents.memory.postgres_server import PostgresServer
 
@@ -15,6 +17,9 @@ pytest.importorskip("psycopg_pool")
 
 from mcpp_agents.memory.storage.postgres import schema  # noqa: E402
 from mcpp_agents.memory.storage.postgres.reach import Reach  # noqa: E402
+
+DOCS = Path(__file__).parents[4] / "docs" / "memory.md"
+[GRANTS] = re.findall(r"```sql\n(.*?)```", DOCS.read_text(), re.DOTALL)
 
 ALICE = Principal("alice", frozenset({"web", "api"}), "acme")
 BOB = Principal("bob", frozenset({"web"}), "other")
@@ -65,27 +70,12 @@ def connect(url: str, role: str = "memory") -> Any:
     return psycopg.connect(url, autocommit=True, options=options)
 
 
-def add_reader(postgres: PostgresServer, url: str) -> None:
-    """Let a role `reader` select from the tables, as the documentation says."""
-    if not postgres.execute("SELECT 1 FROM pg_roles WHERE rolname = 'reader'"):
-        postgres.execute("CREATE ROLE reader LOGIN")
-    for sql in (
-        "GRANT USAGE ON SCHEMA mcpp_memory TO reader",
-        "GRANT SELECT ON ALL TABLES IN SCHEMA mcpp_memory TO reader",
-    ):
-        postgres.execute(sql, url.split("@/")[1].split("?")[0])
-
-
-def add_writer(postgres: PostgresServer, url: str) -> None:
-    """Let a role `writer` do all with the tables."""
-    if not postgres.execute("SELECT 1 FROM pg_roles WHERE rolname = 'writer'"):
-        postgres.execute("CREATE ROLE writer LOGIN")
-    for sql in (
-        "GRANT USAGE ON SCHEMA mcpp_memory TO writer",
-        "GRANT ALL ON ALL TABLES IN SCHEMA mcpp_memory TO writer",
-        "GRANT ALL ON ALL SEQUENCES IN SCHEMA mcpp_memory TO writer",
-    ):
-        postgres.execute(sql, url.split("@/")[1].split("?")[0])
+def grant_as_documented(postgres: PostgresServer, url: str) -> str:
+    """Let a role `reports` read project `web` of `local`; return the address with that role."""
+    if not postgres.execute("SELECT 1 FROM pg_roles WHERE rolname = 'reports'"):
+        postgres.execute("CREATE ROLE reports LOGIN")
+    postgres.execute(GRANTS, url.split("@/")[1].split("?")[0])
+    return url.replace("memory@", "reports@")
 
 
 def names(store: MemoryStore, goal: str = "apple", **fields: Any) -> set[str]:
@@ -174,7 +164,7 @@ def test_a_query_that_lost_its_condition_still_sees_its_view_only(
 def test_a_listed_role_sees_its_projects_whatever_it_sets(
     postgres: PostgresServer, filled: MemoryStore, database_url: str
 ) -> None:
-    add_reader(postgres, database_url)
+    postgres.add_reader(database_url)
     with connect(database_url, "reader") as reader:
         assert titles(reader) == set()
         rows(
@@ -205,7 +195,7 @@ def test_a_listed_role_sees_its_projects_whatever_it_sets(
 def test_a_role_whose_access_is_withdrawn_sees_nothing_whatever_it_sets(
     postgres: PostgresServer, filled: MemoryStore, database_url: str
 ) -> None:
-    add_reader(postgres, database_url)
+    postgres.add_reader(database_url)
     rows(
         database_url,
         "INSERT INTO role_access (role, organization) VALUES ('reader', 'acme')",
@@ -223,7 +213,7 @@ def test_a_role_whose_access_is_withdrawn_sees_nothing_whatever_it_sets(
 def test_a_member_of_a_listed_group_sees_the_projects_of_the_group(
     postgres: PostgresServer, filled: MemoryStore, database_url: str
 ) -> None:
-    add_reader(postgres, database_url)
+    postgres.add_reader(database_url)
     if not postgres.execute("SELECT 1 FROM pg_roles WHERE rolname = 'member'"):
         postgres.execute("CREATE ROLE member LOGIN IN ROLE reader")
     rows(
@@ -242,7 +232,7 @@ def test_a_member_of_a_listed_group_sees_the_projects_of_the_group(
 def test_another_role_that_may_write_acts_as_memory(
     postgres: PostgresServer, filled: MemoryStore, database_url: str
 ) -> None:
-    add_writer(postgres, database_url)
+    postgres.add_writer(database_url)
     with MemoryStore.open(database_url.replace("memory@", "writer@"), embedder=None) as store:
         store.acting_as(BOB).remember("more", "apple", "note")
         assert names(store.acting_as(BOB)) == {"other private", "other web", "more"}
@@ -252,7 +242,7 @@ def test_another_role_that_may_write_acts_as_memory(
 def test_a_role_sees_of_the_list_and_of_the_other_tables_only_what_is_its_own(
     postgres: PostgresServer, filled: MemoryStore, database_url: str
 ) -> None:
-    add_reader(postgres, database_url)
+    postgres.add_reader(database_url)
     rows(
         database_url,
         "INSERT INTO role_access (role, organization, project) VALUES"
@@ -283,7 +273,7 @@ def test_a_role_sees_of_the_list_and_of_the_other_tables_only_what_is_its_own(
 def test_a_role_that_may_only_read_cannot_stop_writes(
     postgres: PostgresServer, filled: MemoryStore, database_url: str
 ) -> None:
-    add_reader(postgres, database_url)
+    postgres.add_reader(database_url)
     with connect(database_url, "reader") as reader, reader.transaction():
         for statement in (
             "SELECT FROM lock FOR UPDATE",
@@ -313,7 +303,7 @@ def test_a_role_that_could_write_to_an_older_schema_still_can(
     monkeypatch.setattr(schema, "migrations", lambda: {n: sql for n, sql in steps.items() if n < 5})
     with psycopg.connect(url, autocommit=True) as connection:
         schema.prepare(connection)
-    add_writer(postgres, url)
+    postgres.add_writer(url)
     monkeypatch.undo()
     MemoryStore.open(url, embedder=None).close()
     with MemoryStore.open(url.replace("memory@", "writer@"), embedder=None) as store:
@@ -356,7 +346,7 @@ def test_an_id_that_is_no_text_is_unknown(filled: MemoryStore, id: str) -> None:
 def test_a_listed_role_cannot_replace_the_list_by_a_table_of_its_own(
     postgres: PostgresServer, filled: MemoryStore, database_url: str, search_path: str
 ) -> None:
-    add_reader(postgres, database_url)
+    postgres.add_reader(database_url)
     access = (
         "INSERT INTO role_access (role, organization, project) VALUES ('reader', 'acme', 'web')"
     )
@@ -373,3 +363,79 @@ def test_a_listed_role_cannot_replace_the_list_by_a_table_of_its_own(
         for table in ("audit", "quota", "opt_out"):
             query = f"SELECT count(*) FROM mcpp_memory.{table}"
             assert reader.execute(query).fetchone() == (0,)
+
+
+@pytest.mark.rule("M-65")
+def test_with_the_documented_rights_a_role_reads_its_items_and_no_words(
+    postgres: PostgresServer, database_url: str
+) -> None:
+    with MemoryStore.open(database_url, embedder=None) as store:
+        store.remember("shown", "apple", "note", project="web")
+        store.remember("hidden", "salary", "note")
+    url = grant_as_documented(postgres, database_url)
+    with psycopg.connect(url, autocommit=True) as reader:
+        items = "mcpp_memory.memory m JOIN mcpp_memory.scope s ON s.id = m.scope"
+        shown = reader.execute(f"SELECT title, organization, project FROM {items}").fetchall()
+        assert shown == [("shown", "local", "web")]
+        for statement in (
+            "SELECT FROM mcpp_memory.posting WHERE word = 1",
+            "SELECT FROM mcpp_memory.word_list",
+            "SELECT FROM mcpp_memory.embedding",
+            "SELECT FROM mcpp_memory.audit",
+            "SELECT FROM mcpp_memory.scope WHERE name > 'a'",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                reader.execute(f"EXPLAIN {statement}")
+
+
+@pytest.mark.rule("M-65")
+def test_plans_and_estimates_tell_nothing_about_hidden_texts(
+    postgres: PostgresServer, database_url: str
+) -> None:
+    """The policy is applied before a condition on a text, and no text is in the statistics."""
+    with MemoryStore.open(database_url, embedder=None) as store:
+        store.remember_many(
+            MemoryDraft(title=f"Salary {n}", content=f"It is {n}") for n in range(300)
+        )
+    postgres.execute("ANALYZE", database_url.split("@/")[1].split("?")[0])
+    with psycopg.connect(grant_as_documented(postgres, database_url), autocommit=True) as reader:
+        for column in ("title", "content", "keys", "near", "grams", "more"):
+            plans = [
+                "\n".join(
+                    line
+                    for [line] in reader.execute(
+                        f"EXPLAIN SELECT FROM mcpp_memory.memory WHERE {column} < '{text}'"
+                    )
+                )
+                for text in ("A", "It is 2", "Salary 2", "z")
+            ]
+            for plan in plans:
+                assert 0 < plan.index("SubPlan") < plan.index(f"({column} <")
+            rows_expected = {re.findall(r"rows=\d+", plan)[0] for plan in plans}
+            assert len(rows_expected) == 1
+
+
+@pytest.mark.rule("M-60", "M-65")
+def test_a_role_that_could_read_all_tables_of_an_older_schema_loses_those_of_words(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.new_database()
+    steps = schema.migrations()
+    older = {n: sql for n, sql in steps.items() if n < 11}
+    monkeypatch.setattr(schema, "migrations", lambda: older)
+    MemoryStore.open(url, embedder=None).close()
+    postgres.add_reader(url)
+    postgres.add_writer(url)
+    with connect(url, "reader") as reader:
+        assert reader.execute("SELECT FROM posting").fetchall() == []
+        monkeypatch.undo()
+        with MemoryStore.open(url, embedder=None) as store:
+            store.remember("shown", "apple", "note", project="web")
+        rows(url, "INSERT INTO role_access (role, organization) VALUES ('reader', 'local')")
+        assert reader.execute("SELECT project FROM scope").fetchall() == [("web",)]
+        assert titles(reader) == {"shown"}
+        for statement in ("SELECT FROM posting", "SELECT name FROM scope", "SELECT FROM lock"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                reader.execute(statement)
+    with MemoryStore.open(url.replace("memory@", "writer@"), embedder=None) as store:
+        assert names(store) == {"shown"}
