@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     Vectors = NDArray[float32]
 
 
+_END_SECONDS: Final = 10.0  # for what may wait for something else, such as an embedder of one's own
+
+
 class Embedder(Protocol):
     """Converts texts to unit vectors. Similar meanings give a high cosine."""
 
@@ -70,7 +73,7 @@ class _NativeCalls:
         """Wait for the calls under way, and keep daemon threads from further ones."""
         with self._changed:
             self._is_ending = True
-            self._changed.wait_for(lambda: not self._running)
+            self._changed.wait_for(lambda: not self._running, timeout=_END_SECONDS)
 
 
 _native_calls: Final = _NativeCalls()
