@@ -450,10 +450,11 @@ _MAX_LISTED_TOOLS: Final = 8
 
 def _joined(agent: Participant, pod: Pod) -> str:
     """Return the line that says where an agent is, and what it offers."""
-    names = agent.tool_names
+    names = agent.tool_names  # not those that a method of its own lists
     more = ", …" if len(names) > _MAX_LISTED_TOOLS else ""
     listed = ", ".join(names[:_MAX_LISTED_TOOLS]) + more
-    return f"{agent.name}: joined pod {pod.name!r}; tools: {listed or 'none'}"
+    tools = f"; tools: {listed}" if listed else ""
+    return f"{agent.name}: joined pod {pod.name!r}{tools}"
 
 
 def _text(value: object, usage: str) -> str:
