@@ -13,9 +13,12 @@ settings.register_profile("quick", settings.get_profile("standard"), max_example
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "standard"))
 
 
-# A shell starts background jobs with SIGINT ignored, and the commands under test would inherit it.
+# A shell starts background jobs with SIGINT ignored, and `nohup` ignores SIGHUP. The commands under
+# test would inherit that; they get the default action of a signal that has a handler here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @pytest.hookimpl(wrapper=True)

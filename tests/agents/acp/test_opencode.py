@@ -44,13 +44,16 @@ def test_the_demo_ends_with_its_terminal_and_so_does_all_that_it_has_started(
     with subprocess.Popen(
         [*command, "--port", str(free_port())], stdout=subprocess.PIPE, text=True, cwd=tmp_path
     ) as demo:
-        assert demo.stdout is not None
-        assert any("is running" in line for line in demo.stdout)
-        gateway = int((folder / ".mcpp" / "gateway.pid").read_text().split()[0])
-        demo.send_signal(signal.SIGHUP)
-        # The end of its output: no process that it has started holds it open.
-        demo.stdout.read()
-        assert demo.wait(60) == 0
+        try:
+            assert demo.stdout is not None
+            assert any("is running" in line for line in demo.stdout)
+            gateway = int((folder / ".mcpp" / "gateway.pid").read_text().split()[0])
+            demo.send_signal(signal.SIGHUP)
+            # The end of its output: no process that it has started holds it open.
+            demo.stdout.read()
+            assert demo.wait(60) == 0
+        finally:
+            demo.terminate()  # if it still runs, the block would wait for its end without a limit
     assert not Path(f"/proc/{gateway}").exists()
 
 

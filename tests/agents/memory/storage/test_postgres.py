@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -438,12 +438,15 @@ def over_tcp(url: str) -> Iterator[str]:
     folder = url.split("host=")[1]
 
     def forward(source: socket.socket, target: socket.socket) -> None:
-        while data := source.recv(65_536):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
+        with suppress(OSError):  # one side has reset its connection: the other one has to learn it
+            while data := source.recv(65_536):
+                target.sendall(data)
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
 
     def accept() -> None:
-        with ThreadPoolExecutor() as pool, ExitStack() as opened:
+        # A socket is closed only when no thread reads from it: closing does not wake one that does.
+        with ExitStack() as opened, ThreadPoolExecutor(16) as pool:
             while True:
                 try:
                     client = opened.enter_context(listener.accept()[0])
