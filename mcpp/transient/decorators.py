@@ -130,7 +130,7 @@ def _decorated(
     """Return the function with its return value converted to a result, and marked."""
     if not callable(function):
         raise TypeError(f"{function!r} is not a function")
-    signature = inspect.signature(function, eval_str=True)
+    signature = _signature_of(function)
     if named_by is not None and named_by not in signature.parameters:
         raise TypeError(f"{function.__name__} has no parameter {named_by!r}")
     if named_by is not None and _is_text(signature.parameters[named_by].annotation):
@@ -179,13 +179,36 @@ def _collecting(function: Any) -> Any:
     return collect
 
 
+def _signature_of(function: Any) -> inspect.Signature:
+    """Return the signature of a function, with the values of annotations that are texts."""
+    signature = inspect.signature(function, eval_str=True)
+
+    # That leaves the texts of a stated `__signature__`, as other decorators and servers set it.
+    def stated() -> None: ...
+
+    stated.__annotations__ = _annotations_of(signature)
+    names = getattr(inspect.unwrap(function), "__globals__", None)
+    values = inspect.get_annotations(stated, globals=names, eval_str=True)
+    return signature.replace(
+        parameters=[
+            one.replace(annotation=values.get(name, one.annotation))
+            for name, one in signature.parameters.items()
+        ],
+        return_annotation=values.get("return", signature.return_annotation),
+    )
+
+
+def _annotations_of(signature: inspect.Signature) -> dict[str, Any]:
+    stated = {name: one.annotation for name, one in signature.parameters.items()}
+    stated["return"] = signature.return_annotation
+    return {name: one for name, one in stated.items() if one is not inspect.Signature.empty}
+
+
 def _state_result(decorated: Any, signature: inspect.Signature) -> None:
     """Annotate a wrapper as returning a result: servers refuse another schema than the result's."""
-    result_type = _result_type()
-    decorated.__signature__ = signature.replace(return_annotation=result_type)
-    hints = {name: one.annotation for name, one in signature.parameters.items()}
-    hints = {name: hint for name, hint in hints.items() if hint is not inspect.Parameter.empty}
-    decorated.__annotations__ = {**hints, "return": result_type}
+    stated = signature.replace(return_annotation=_result_type())
+    decorated.__signature__ = stated
+    decorated.__annotations__ = _annotations_of(stated)
     del decorated.__wrapped__  # servers read both
 
 
@@ -221,8 +244,9 @@ def _converter(function: Any, annotation: Any, options: Mapping[str, Any]) -> Ca
 
     name = getattr(function, "__name__", "")
     stub.__name__ = name if name.isidentifier() else "tool"  # servers name it in their errors
-    stub.__signature__ = inspect.Signature(return_annotation=annotation)  # type: ignore[attr-defined]
-    stub.__annotations__ = {} if annotation is inspect.Signature.empty else {"return": annotation}
+    signature = inspect.Signature(return_annotation=annotation)
+    stub.__signature__ = signature  # type: ignore[attr-defined]
+    stub.__annotations__ = _annotations_of(signature)
     final = _final_types()
     tools: dict[Any, Any] = {}  # by class
 
