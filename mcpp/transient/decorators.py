@@ -17,6 +17,7 @@ return value, with the marks. The tool's schemas stay as they are.
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from contextvars import copy_context
 from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, overload
@@ -44,9 +45,12 @@ def transient(rule: Any = True, **options: Any) -> Any:
     The argument is the noun for the records in the summary, or a `TransientRule`. `options` are
     those of the server's tool that change its results, such as `structured_output=False`; of
     several decorators, the one next to the function takes them.
+
+    Raises:
+        TypeError: when decorating, for options that no server's tools have.
     """
     if callable(rule):
-        return _decorated(rule, lambda result: mark_by_rule(result))
+        return _decorated(rule, mark_by_rule)
     return lambda function: _decorated(
         function, lambda result: mark_by_rule(result, rule), options=options
     )
@@ -64,8 +68,9 @@ def consumes(ids: Any = None, **options: Any) -> Any:
     as for `transient`.
 
     Raises:
-        TypeError: when decorating, if there is no such parameter or it is annotated as a `str`;
-            when calling, before the function runs, if the argument is no list of ids.
+        TypeError: when decorating, if there is no such parameter or option, or the parameter is
+            annotated as a `str`; when calling, before the function runs, if the argument is no list
+            of ids.
     """
     if callable(ids):
         return _decorated(ids, _consumed)
@@ -135,6 +140,7 @@ def _decorated(
         raise TypeError(f"{function.__name__} has no parameter {named_by!r}")
     if named_by is not None and _is_text(signature.parameters[named_by].annotation):
         raise TypeError(f"parameter {named_by!r} of {function.__name__} must be a list of ids")
+    _check_options(options)
     result_type = _result_type()
     convert = _converter(function, signature.return_annotation, options)
 
@@ -264,14 +270,33 @@ def _converter(function: Any, annotation: Any, options: Mapping[str, Any]) -> Ca
 def _calling_tool_class() -> Any:
     """Return the class of the tools of the server that calls: fastmcp, or else `mcp`."""
     # Only a call of fastmcp sets this variable; to import fastmcp for it would take 0.4 s.
-    if any(type(one).__module__ == _FASTMCP_CALL for one in copy_context().values()):
-        from fastmcp.tools import Tool
-    else:
-        try:
-            from mcp.server.mcpserver.tools import Tool
-        except ModuleNotFoundError:  # mcp 1
-            from mcp.server.fastmcp.tools import Tool  # type: ignore[import-not-found]
+    is_fastmcp = any(type(one).__module__ == _FASTMCP_CALL for one in copy_context().values())
+    return _fastmcp_tool_class() if is_fastmcp else _mcp_tool_class()
+
+
+def _fastmcp_tool_class() -> Any:
+    from fastmcp.tools import Tool
+
     return Tool
+
+
+def _mcp_tool_class() -> Any:
+    try:
+        from mcp.server.mcpserver.tools import Tool
+    except ModuleNotFoundError:  # mcp 1
+        from mcp.server.fastmcp.tools import Tool  # type: ignore[import-not-found,no-redef]
+    return Tool
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Raise TypeError for options that no server's tools have, before a tool is ever called."""
+    unknown = set(options)
+    for tool_class in (_mcp_tool_class, _fastmcp_tool_class):
+        if unknown:  # else fastmcp need not be imported
+            with suppress(ModuleNotFoundError):
+                unknown -= inspect.signature(tool_class().from_function).parameters.keys()
+    if unknown:
+        raise TypeError(f"tools of servers have no option {', '.join(map(repr, sorted(unknown)))}")
 
 
 def _converted(tool: Any, value: Any) -> Any:

@@ -213,6 +213,9 @@ def test_both_orders_of_lean_and_consumes_consume_once() -> None:
 def test_mistakes_are_told_when_decorating() -> None:
     with pytest.raises(TypeError, match="no parameter 'ids'"):
         decorators.consumes("ids")(as_text)
+    for decorator in (decorators.transient, decorators.consumes):
+        with pytest.raises(TypeError, match="have no option 'summary'"):
+            decorator(structured_output=False, summary="8 records")(as_text)
 
 
 CallId = NewType("CallId", str)
