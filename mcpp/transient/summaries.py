@@ -13,6 +13,9 @@ from mcpp.transient.marks import cut, read_mark, transient
 from mcpp.transient.results import ModelT, Result, ResultModel, as_json, changed, encoded
 from mcpp.transient.tables import read_table, stripped
 
+_Found = tuple[str, Sequence[Any], Mapping[str, Any]]
+"""Records: their key, the list, and the enclosing object."""
+
 SHOWN_IDS: Final = 3
 _GENERIC: Final = frozenset({"records", "items", "results", "data", "rows", "entries", "result"})
 _ID_KEYS: Final = ("id", "ID", "_id", "uuid", "key", "name", "title")
@@ -59,9 +62,9 @@ def mark_by_rule(
 def _marked(result: Result, rule: TransientRule) -> dict[str, Any]:
     if result.get("isError") or read_mark(result).transient:
         return dict(result)
-    summary = summarize(result, noun=rule.noun)
-    records = find_records(result)
-    enough = records is not None and len(records[1]) >= rule.min_records
+    found = find_records(result)
+    summary = _summary_of(result, found, rule.noun)
+    enough = found is not None and len(found[1]) >= rule.min_records
     if not enough:
         saved = estimate(visible_text(result)) + _image_tokens(result) - estimate(summary)
         enough = saved >= rule.min_saved_tokens
@@ -71,7 +74,10 @@ def _marked(result: Result, rule: TransientRule) -> dict[str, Any]:
 def summarize(result: Result | ResultModel, *, noun: str | None = None) -> str:
     """Return a one-line summary of a result: number of records, page, first ids."""
     result = as_json(result)
-    found = find_records(result)
+    return _summary_of(result, find_records(result), noun)
+
+
+def _summary_of(result: Result, found: _Found | None, noun: str | None) -> str:
     if found is None:
         return _size_of(result, noun)
     key, records, around = found
@@ -83,8 +89,8 @@ def summarize(result: Result | ResultModel, *, noun: str | None = None) -> str:
     return cut(f"{len(records):,} {what}" + (f" ({', '.join(facts)})" if facts else ""))
 
 
-def find_records(result: Result) -> tuple[str, Sequence[Any], Mapping[str, Any]] | None:
-    """Return the records in a result: their key, the list, and the enclosing object.
+def find_records(result: Result) -> _Found | None:
+    """Return the records in a result.
 
     They are in the structured content or, where that has no list, in the text: servers also wrap a
     text as `{"result": "…"}`.
@@ -92,7 +98,7 @@ def find_records(result: Result) -> tuple[str, Sequence[Any], Mapping[str, Any]]
     return _records_in(result.get("structuredContent")) or _records_in(_read_text(result))
 
 
-def _records_in(value: Any) -> tuple[str, Sequence[Any], Mapping[str, Any]] | None:
+def _records_in(value: Any) -> _Found | None:
     if isinstance(value, list):
         return "records", value, {}
     if not isinstance(value, Mapping):

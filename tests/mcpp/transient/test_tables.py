@@ -117,6 +117,8 @@ def test_a_row_of_many_lines_is_read_once(monkeypatch: pytest.MonkeyPatch) -> No
     text = "a,b\n" + f'1,"{field}"\n' * 100
     assert read_table(text) == [{"a": "1", "b": field}] * 100
     assert chars == len(text)
+    assert read_mark(mark_by_rule(text_result(text))).transient
+    assert chars == 2 * len(text)
 
 
 @pytest.mark.rule("T-23")
