@@ -17,19 +17,17 @@ return value, with the marks. The tool's schemas stay as they are.
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextvars import copy_context
 from types import MappingProxyType, UnionType
-from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, overload
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, overload
 
 from mcpp.transient import marks
 from mcpp.transient.results import as_json
 from mcpp.transient.scratch import Scratch
+from mcpp.transient.server_tools import annotations_of, converter, result_type, signature_of
 from mcpp.transient.summaries import TransientRule, mark_by_rule
 from mcpp.transient.workflow import Workflow
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-_FASTMCP_CALL: Final = "fastmcp.server.context"  # the module of the type
 
 
 @overload
@@ -44,9 +42,12 @@ def transient(rule: Any = True, **options: Any) -> Any:
     The argument is the noun for the records in the summary, or a `TransientRule`. `options` are
     those of the server's tool that change its results, such as `structured_output=False`; of
     several decorators, the one next to the function takes them.
+
+    Raises:
+        TypeError: when decorating, for options that no server's tools have.
     """
     if callable(rule):
-        return _decorated(rule, lambda result: mark_by_rule(result))
+        return _decorated(rule, mark_by_rule)
     return lambda function: _decorated(
         function, lambda result: mark_by_rule(result, rule), options=options
     )
@@ -64,8 +65,9 @@ def consumes(ids: Any = None, **options: Any) -> Any:
     as for `transient`.
 
     Raises:
-        TypeError: when decorating, if there is no such parameter or it is annotated as a `str`;
-            when calling, before the function runs, if the argument is no list of ids.
+        TypeError: when decorating, if there is no such parameter or option, or the parameter is
+            annotated as a `str`; when calling, before the function runs, if the argument is no list
+            of ids.
     """
     if callable(ids):
         return _decorated(ids, _consumed)
@@ -105,11 +107,11 @@ def workflow_tool(workflow: Workflow) -> Callable[[int], Any]:
 
 def _returning_result(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return the function with its JSON result as a `CallToolResult`."""
-    result_type = _result_type()
+    result_class = result_type()
 
     @functools.wraps(function)
     def returning(*arguments: Any, **named: Any) -> Any:
-        return result_type.model_validate(function(*arguments, **named))
+        return result_class.model_validate(function(*arguments, **named))
 
     _state_result(returning, inspect.signature(function, eval_str=True))
     return returning
@@ -130,13 +132,13 @@ def _decorated(
     """Return the function with its return value converted to a result, and marked."""
     if not callable(function):
         raise TypeError(f"{function!r} is not a function")
-    signature = inspect.signature(function, eval_str=True)
+    signature = signature_of(function)
     if named_by is not None and named_by not in signature.parameters:
         raise TypeError(f"{function.__name__} has no parameter {named_by!r}")
     if named_by is not None and _is_text(signature.parameters[named_by].annotation):
         raise TypeError(f"parameter {named_by!r} of {function.__name__} must be a list of ids")
-    result_type = _result_type()
-    convert = _converter(function, signature.return_annotation, options)
+    result_class = result_type()
+    convert = converter(function, signature.return_annotation, options)
 
     def read_ids(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         # Before the function runs: an error afterwards would hide what it has done.
@@ -146,7 +148,7 @@ def _decorated(
 
     def finish(value: Any, ids: tuple[Any, ...]) -> Any:
         result = convert(value)
-        if not isinstance(result, result_type):  # a question to the user, not a result
+        if not isinstance(result, result_class):  # a question to the user, not a result
             return result
         return mark(result, *ids)
 
@@ -181,11 +183,9 @@ def _collecting(function: Any) -> Any:
 
 def _state_result(decorated: Any, signature: inspect.Signature) -> None:
     """Annotate a wrapper as returning a result: servers refuse another schema than the result's."""
-    result_type = _result_type()
-    decorated.__signature__ = signature.replace(return_annotation=result_type)
-    hints = {name: one.annotation for name, one in signature.parameters.items()}
-    hints = {name: hint for name, hint in hints.items() if hint is not inspect.Parameter.empty}
-    decorated.__annotations__ = {**hints, "return": result_type}
+    stated = signature.replace(return_annotation=result_type())
+    decorated.__signature__ = stated
+    decorated.__annotations__ = annotations_of(stated)
     del decorated.__wrapped__  # servers read both
 
 
@@ -209,73 +209,3 @@ def _as_ids(value: Any, parameter: str) -> list[str] | None:
     if not is_list or not all(isinstance(one, str) for one in value):
         raise TypeError(f"{parameter} must be a list of ids, which are texts")
     return list(value)
-
-
-def _converter(function: Any, annotation: Any, options: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Return the conversion of return values by the server that calls the function.
-
-    It is that of a tool of the server's own class, with the function's annotation.
-    """
-
-    def stub() -> None: ...
-
-    name = getattr(function, "__name__", "")
-    stub.__name__ = name if name.isidentifier() else "tool"  # servers name it in their errors
-    stub.__signature__ = inspect.Signature(return_annotation=annotation)  # type: ignore[attr-defined]
-    stub.__annotations__ = {} if annotation is inspect.Signature.empty else {"return": annotation}
-    final = _final_types()
-    tools: dict[Any, Any] = {}  # by class
-
-    def convert(value: Any) -> Any:
-        if isinstance(value, final):
-            return value
-        tool_class = _calling_tool_class()
-        if tool_class not in tools:
-            tools[tool_class] = tool_class.from_function(stub, **options)
-        return _as_result(_converted(tools[tool_class], value))
-
-    return convert
-
-
-def _calling_tool_class() -> Any:
-    """Return the class of the tools of the server that calls: fastmcp, or else `mcp`."""
-    # Only a call of fastmcp sets this variable; to import fastmcp for it would take 0.4 s.
-    if any(type(one).__module__ == _FASTMCP_CALL for one in copy_context().values()):
-        from fastmcp.tools import Tool
-    else:
-        try:
-            from mcp.server.mcpserver.tools import Tool
-        except ModuleNotFoundError:  # mcp 1
-            from mcp.server.fastmcp.tools import Tool  # type: ignore[import-not-found]
-    return Tool
-
-
-def _converted(tool: Any, value: Any) -> Any:
-    if hasattr(tool, "fn_metadata"):  # mcp
-        return tool.fn_metadata.convert_result(value)
-    values = list(value) if inspect.isgenerator(value) else value  # as its `run` does
-    return tool.convert_result(values).to_mcp_result()
-
-
-def _as_result(made: Any) -> Any:
-    """Return what a server made as a `CallToolResult`."""
-    if not isinstance(made, list | tuple):
-        return made
-    # The content, or a pair of the content and the structured content.
-    content, structured = made if isinstance(made, tuple) else (made, None)
-    blocks = [block.model_dump(mode="json", by_alias=True) for block in content]
-    return _result_type().model_validate({"content": blocks, "structuredContent": structured})
-
-
-def _result_type() -> Any:
-    from mcp.types import CallToolResult
-
-    return CallToolResult
-
-
-def _final_types() -> tuple[Any, ...]:
-    """Return the types that servers do not convert: a result, and a question to the user."""
-    from mcp import types
-
-    question = getattr(types, "InputRequiredResult", None)  # not in mcp 1
-    return tuple(filter(None, (types.CallToolResult, question)))

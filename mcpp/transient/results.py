@@ -32,7 +32,8 @@ def as_json(result: Result | ResultModel) -> Result:
     if isinstance(result, Mapping):
         return result
     if not hasattr(result, "model_dump"):
-        raise TypeError(f"A tool result is a JSON object or a CallToolResult, not {type(result)}")
+        kinds = "a JSON object or a CallToolResult of the package mcp"
+        raise TypeError(f"A tool result is {kinds}, not {type(result)}")
     return result.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

@@ -8,16 +8,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, overload
 
-from mcpp.tokens import estimate
+from mcpp.tokens import estimate, image_tokens
 from mcpp.transient.marks import cut, read_mark, transient
 from mcpp.transient.results import ModelT, Result, ResultModel, as_json, changed, encoded
 from mcpp.transient.tables import read_table, stripped
+
+_Found = tuple[str, Sequence[Any], Mapping[str, Any]]
+"""Records: their key, the list, and the enclosing object."""
 
 SHOWN_IDS: Final = 3
 _GENERIC: Final = frozenset({"records", "items", "results", "data", "rows", "entries", "result"})
 _ID_KEYS: Final = ("id", "ID", "_id", "uuid", "key", "name", "title")
 _PAGE_KEYS: Final = ("page", "page_number", "pageNumber", "current_page", "currentPage")
 _PAGES_KEYS: Final = ("pages", "total_pages", "totalPages", "page_count", "pageCount")
+_MEDIA: Final = {
+    "image": "image",
+    "audio": "recording",
+    "resource": "file",
+    "resource_link": "link",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +62,11 @@ def mark_by_rule(
 def _marked(result: Result, rule: TransientRule) -> dict[str, Any]:
     if result.get("isError") or read_mark(result).transient:
         return dict(result)
-    summary = summarize(result, noun=rule.noun)
-    records = find_records(result)
-    enough = records is not None and len(records[1]) >= rule.min_records
+    found = find_records(result)
+    summary = _summary_of(result, found, rule.noun)
+    enough = found is not None and len(found[1]) >= rule.min_records
     if not enough:
-        saved = estimate(visible_text(result)) - estimate(summary)
+        saved = estimate(visible_text(result)) + _image_tokens(result) - estimate(summary)
         enough = saved >= rule.min_saved_tokens
     return transient(result, summary) if enough else dict(result)
 
@@ -65,7 +74,10 @@ def _marked(result: Result, rule: TransientRule) -> dict[str, Any]:
 def summarize(result: Result | ResultModel, *, noun: str | None = None) -> str:
     """Return a one-line summary of a result: number of records, page, first ids."""
     result = as_json(result)
-    found = find_records(result)
+    return _summary_of(result, find_records(result), noun)
+
+
+def _summary_of(result: Result, found: _Found | None, noun: str | None) -> str:
     if found is None:
         return _size_of(result, noun)
     key, records, around = found
@@ -77,8 +89,8 @@ def summarize(result: Result | ResultModel, *, noun: str | None = None) -> str:
     return cut(f"{len(records):,} {what}" + (f" ({', '.join(facts)})" if facts else ""))
 
 
-def find_records(result: Result) -> tuple[str, Sequence[Any], Mapping[str, Any]] | None:
-    """Return the records in a result: their key, the list, and the enclosing object.
+def find_records(result: Result) -> _Found | None:
+    """Return the records in a result.
 
     They are in the structured content or, where that has no list, in the text: servers also wrap a
     text as `{"result": "…"}`.
@@ -86,7 +98,7 @@ def find_records(result: Result) -> tuple[str, Sequence[Any], Mapping[str, Any]]
     return _records_in(result.get("structuredContent")) or _records_in(_read_text(result))
 
 
-def _records_in(value: Any) -> tuple[str, Sequence[Any], Mapping[str, Any]] | None:
+def _records_in(value: Any) -> _Found | None:
     if isinstance(value, list):
         return "records", value, {}
     if not isinstance(value, Mapping):
@@ -100,7 +112,7 @@ def _records_in(value: Any) -> tuple[str, Sequence[Any], Mapping[str, Any]] | No
 
 def visible_text(result: Result) -> str:
     """Return all text in a result that a model sees."""
-    parts = [block["text"] for block in blocks_of(result) if isinstance(block.get("text"), str)]
+    parts = [text for block in blocks_of(result) if (text := text_in(block)) is not None]
     if not parts and result.get("structuredContent") is not None:
         parts = [compact(result["structuredContent"])]
     return "\n".join(parts)
@@ -114,6 +126,13 @@ def blocks_of(result: Result) -> list[Mapping[str, Any]]:
     return [block for block in content if isinstance(block, dict)]
 
 
+def text_in(block: Mapping[str, Any]) -> str | None:
+    """Return the text of a content block, or of the resource that is embedded in it."""
+    resource = block.get("resource") if block.get("type") == "resource" else None
+    text = (resource if isinstance(resource, Mapping) else block).get("text")
+    return text if isinstance(text, str) else None
+
+
 def compact(value: Any) -> str:
     """Return a value as compact JSON, keys in their original order."""
     return encoded(value).decode()
@@ -125,7 +144,7 @@ def _read_text(result: Result) -> Any:
     Some servers send a list as one block of JSON for each record.
     """
     blocks = blocks_of(result)
-    texts = [stripped(text) for block in blocks if isinstance(text := block.get("text"), str)]
+    texts = [stripped(text) for block in blocks if (text := text_in(block)) is not None]
     if not texts or len(texts) < len(blocks):
         return None
     if len(texts) == 1:
@@ -146,12 +165,18 @@ def _parsed(text: Any) -> Any:
 
 def _size_of(result: Result, noun: str | None) -> str:
     text = visible_text(result)
-    images = sum(block.get("type") == "image" for block in blocks_of(result))
+    types = [block.get("type") for block in blocks_of(result) if text_in(block) is None]
+    counts = [(types.count(type), name) for type, name in _MEDIA.items()]
     parts = [f"{len(text):,} characters of {noun or 'text'}"] if text else []
-    parts += [f"{images} image{'s' if images > 1 else ''}"] if images else []
+    parts += [f"{count} {name}{'s' if count > 1 else ''}" for count, name in counts if count]
     lines = text.strip().splitlines()
     opening = f": {cut(lines[0], 60)}" if lines else ""
     return cut((", ".join(parts) or "nothing") + opening)
+
+
+def _image_tokens(result: Result) -> int:
+    images = [block.get("data") for block in blocks_of(result) if block.get("type") == "image"]
+    return sum(image_tokens(data) for data in images if isinstance(data, str))
 
 
 def _page(around: Mapping[str, Any]) -> str:

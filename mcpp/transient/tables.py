@@ -3,8 +3,8 @@
 Only texts that are certainly tables count: prose with a few commas must not be summarised as "3
 records". A Markdown table needs its delimiter line; CSV needs a header of distinct names and at
 least two rows, all with the same number of fields, at least two. A quoted field may have lines.
-Names after the first may be years; with a space after each comma, as in prose, a column must have
-values with digits only.
+Names after the first may be years, and a first column of numbers needs no name; with a space after
+each comma, as in prose, a column must have values with digits only.
 `mcpp_gateway/inspector/state/results/tables.js` does the same.
 """
 
@@ -20,6 +20,7 @@ _CELL_BREAK: Final = re.compile(r"(?<!\\)\|")
 _is_name = re.compile(r"_*[^\W\d_][\w .#/()%$-]{0,39}").fullmatch
 _has_digit = re.compile("[0-9]").search
 _is_year = re.compile(r"[12][0-9]{3}(?:[-/. ]?[A-Z0-9]{1,3})?").fullmatch
+_is_number = re.compile("[0-9]+").fullmatch
 _DELIMITERS: Final = (",", ";", "\t")
 _MIN_ROWS: Final = 2
 _MAX_LINES: Final = 64  # of one row: with more, a quotation mark is probably a mistake
@@ -77,12 +78,17 @@ def _read_csv(lines: list[str]) -> list[Record] | None:
 
 
 def _is_header(names: list[str], columns: list[tuple[str, ...]]) -> bool:
-    """Return whether these are distinct names: words or, after the first, years of other values."""
-    if not len(set(names)) == len(names) > 1 or not _is_name(names[0]):
+    """Return whether these are distinct names: words or, after the first, years of other values.
+
+    A first column of numbers may have no name: pandas writes the index of a table so.
+    """
+    if not len(set(names)) == len(names) > 1:
         return False
-    return all(
+    is_indexed = not names[0] and all(_is_number(cell.strip()) for cell in columns[0])
+    named = list(zip(names, columns, strict=True))[is_indexed:]
+    return bool(_is_name(named[0][0])) and all(
         _is_name(name) or (_is_year(name) and not all(_is_year(cell.strip()) for cell in column))
-        for name, column in zip(names, columns, strict=True)
+        for name, column in named
     )
 
 

@@ -22,10 +22,11 @@ from mcpp.protocol.envelope import Envelope
 from mcpp.protocol.tree import ContextTree
 from mcpp.session.claims import ClaimRegister
 from mcpp.testing.strategies import json_values
-from mcpp.transient import TransientTracker, transient
+from mcpp.transient import TransientTracker, consumed, summarize, transient
 from mcpp.transient.marks import cut
 from mcpp.transient.tables import read_table
 from mcpp_gateway.core.history.words import Words
+from tests.mcpp.prompts.logs import LogBuilder, text_result
 from tests.properties.random_logs import LOGS
 
 HERE = Path(__file__).parent
@@ -263,8 +264,26 @@ def test_badges_and_summaries_equal_those_of_the_sdk(node: Node, log: list[Envel
     assert node.call("track", envelopes=as_json(log)) == expected
 
 
+RESOURCE = {"type": "resource", "resource": {"uri": "file:///a", "text": "a,b\n1,2\n3,4"}}
+FILE = {"type": "resource", "resource": {"uri": "file:///b", "blob": ""}}
+LINK = {"type": "resource_link", "uri": "file:///c", "name": "c"}
+MEDIA = [{"type": "image"}, {"type": "audio"}, FILE, LINK, LINK]
+
+
+@pytest.mark.rule("T-02")
+@pytest.mark.parametrize("content", [[RESOURCE], [RESOURCE, *MEDIA], MEDIA, [FILE], [LINK]])
+def test_summaries_of_files_and_media_equal_those_of_the_sdk(node: Node, content: Any) -> None:
+    result = {"content": content}
+    log = LogBuilder()
+    log.run("fetch", {}, transient(result))
+    log.run("store", {}, consumed(text_result("stored")))
+    log.chat("analyst")
+    found = [summary for _, summary in node.call("track", envelopes=as_json(log.envelopes))]
+    assert list(filter(None, found)) == [summarize(result)]
+
+
 CELLS = st.sampled_from(
-    ["x", "", '"', '"x,y"', '"x\ny"', '"x""y"', '"x"y', "x\ry", "|", "-", " 1", " x y", "1999"]
+    ["x", "", '"', '"x,y"', '"x\ny"', '"x""y"', '"x"y', "x\ry", "|", "-", " 1", " x y", "1999", "7"]
 )
 TEXTS = st.tuples(
     st.sampled_from(
@@ -273,6 +292,8 @@ TEXTS = st.tuples(
             "a;b\n",
             "a, b\n",
             "a,1999\n",
+            ",b\n",
+            ",b,1999\n",
             "\ufeffa,b\n",
             "|a|b|\n|-|:-:|\n",
             '"a\nc",b\n',

@@ -159,16 +159,14 @@ class Conversation:
         if isinstance(messages, str):
             return messages
         parts = list(read_parts(messages))
-        places: dict[str, Place] = {}
         positions: dict[str, int] = {}
         last_turn = -1  # position of the last part that the model wrote
-        for position, (place, _, part) in enumerate(parts):
+        for position, (_, _, part) in enumerate(parts):
             match part:
                 case CallPart(id, arguments):
                     last_turn = position
                     self._requested.setdefault(id, (self._tick(), arguments))
                 case ResultPart(id):
-                    places.setdefault(id, place)
                     positions.setdefault(id, position)
                     self._process(id)
                 case TextPart(from_model=True):
@@ -176,8 +174,8 @@ class Conversation:
         shown = {id: at for id, at in positions.items() if at < last_turn}  # T-06
         self._choose(shown, positions, parts)
         texts = {
-            place: collapsed_text(tracked)
-            for id, place in places.items()
+            parts[position][0]: collapsed_text(tracked)
+            for id, position in shown.items()
             if id in self._collapsed and (tracked := self._results.find_response(id))
         }
         return replace_results(messages, texts)

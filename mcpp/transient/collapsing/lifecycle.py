@@ -78,6 +78,10 @@ class Matching(msgspec.Struct, frozen=True, kw_only=True):
     across_servers: bool = False  # hints and names also reach other servers' results (T-24)
     from_parents: bool = False  # a consumer in a context reaches the results of its parents (T-24)
 
+    def __post_init__(self) -> None:
+        if self.order not in ("oldest", "newest"):
+            raise ValueError(f"order must be 'oldest' or 'newest', not {self.order!r}")
+
 
 class TransientResult(msgspec.Struct, eq=False):
     """A transient result and its state."""

@@ -3,6 +3,8 @@
 `tests/agents/adapters/test_frameworks.py` runs this file in an environment of its own.
 """
 
+import base64
+import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -11,9 +13,11 @@ import pytest
 from fastmcp import Client, FastMCP
 from fastmcp.tools import ToolResult
 from fastmcp.utilities.types import Image
+from pydantic import BaseModel
 
 from mcpp.transient import Hint, Mark, Scratch, Workflow, WorkflowStep, read_hints, read_mark
 from mcpp.transient.decorators import consumes, lean, redeem_tool, transient, workflow_tool
+from tests.mcpp.prompts.logs import png
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +33,7 @@ async def rows() -> list[dict[str, int]]:
 
 
 def picture() -> Image:
-    return Image(data=b"\x89PNG" + bytes(10), format="png")
+    return Image(data=base64.b64decode(png(16, 16)), format="png")
 
 
 def mixed() -> list[Any]:
@@ -54,7 +58,19 @@ def unannotated():  # type: ignore[no-untyped-def]
     return {"records": [{"id": n} for n in range(20)]}
 
 
-TOOLS = [page, rows, picture, mixed, ready, generated, generated_later, unannotated]
+class Row(BaseModel):
+    id: int
+
+
+def stated() -> Any:
+    return [Row(id=n) for n in range(15)]
+
+
+# As under `from __future__ import annotations`, after another decorator.
+stated.__signature__ = inspect.Signature(return_annotation="list[Row]")  # type: ignore[attr-defined]
+stated.__annotations__ = {"return": "list[Row]"}
+
+TOOLS = [page, rows, picture, mixed, ready, generated, generated_later, unannotated, stated]
 
 
 async def call(function: Callable[..., Any], **options: Any) -> tuple[Any, Any]:

@@ -328,6 +328,12 @@ def test_expanded_content_does_not_prevent_the_guess() -> None:
 
 
 @pytest.mark.rule("T-24")
+def test_an_unknown_order_is_refused() -> None:
+    with pytest.raises(ValueError, match="'oldest' or 'newest', not 'latest'"):
+        Matching(order="latest")  # type: ignore[arg-type]
+
+
+@pytest.mark.rule("T-24")
 def test_an_option_pairs_across_servers_and_from_a_child_to_its_parent() -> None:
     log = paired_log()
     other = log.run("search_records", {"page": 1}, page(1), server="web")

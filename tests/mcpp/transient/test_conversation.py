@@ -332,6 +332,19 @@ def test_messages_may_be_dropped_from_the_beginning(chat: ApiMessages) -> None:
     assert chat.states(first) == ["consumed"]
 
 
+@pytest.mark.rule("T-06")
+@pytest.mark.rule("T-25")
+def test_a_page_is_shown_again_to_a_model_whose_reply_was_withdrawn(chat: ApiMessages) -> None:
+    chat.run("search", page(1))
+    before = len(chat.messages)
+    chat.run("store", stored())
+    assert "page 1 data" not in chat.shown()
+    del chat.messages[before:]
+    assert "page 1 data" in chat.shown()
+    chat.says("I read it again.")
+    assert "page 1 data" not in chat.shown()
+
+
 @pytest.mark.rule("T-25")
 @pytest.mark.parametrize(
     "messages",

@@ -1,5 +1,6 @@
 """Decorators for tools of MCP servers, with the real server and client of the package `mcp`."""
 
+import inspect
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -212,6 +213,9 @@ def test_both_orders_of_lean_and_consumes_consume_once() -> None:
 def test_mistakes_are_told_when_decorating() -> None:
     with pytest.raises(TypeError, match="no parameter 'ids'"):
         decorators.consumes("ids")(as_text)
+    for decorator in (decorators.transient, decorators.consumes):
+        with pytest.raises(TypeError, match="have no option 'summary'"):
+            decorator(structured_output=False, summary="8 records")(as_text)
 
 
 CallId = NewType("CallId", str)
@@ -271,6 +275,26 @@ def test_a_lean_tool_returns_a_reference_that_another_tool_redeems(function: Any
     assert redeemed.content == expected.content
     assert redeemed.structured_content == expected.structured_content
     assert call(server, "redeem_scratch", scratch_ref="other").is_error
+
+
+@pytest.mark.rule("T-27")
+def test_a_stated_signature_may_have_texts_as_annotations() -> None:
+    def tool(count: Any, ctx: Any) -> Any:
+        return activities(count)
+
+    names = {"count": "int", "ctx": "Context[Any, Any]"}
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=text)
+        for name, text in names.items()
+    ]
+    # As under `from __future__ import annotations`, after another decorator.
+    tool.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        parameters, return_annotation="list[StoredActivity]"
+    )
+    server = MCPServer("crm")
+    server.tool(name="lean")(decorators.lean(Scratch())(tool))
+    assert list(tool_of(server, "lean").input_schema["properties"]) == ["count"]
+    assert "scratch_ref" in call(server, "lean", count=8).structured_content
 
 
 @pytest.mark.rule("T-04")

@@ -19,13 +19,21 @@ from mcpp.transient import (
     transient,
     with_context_hints,
 )
-from tests.mcpp.prompts.logs import text_result
+from tests.mcpp.prompts.logs import png, text_result
 
 
 def records(count: int, first: int = 72, **around: Any) -> dict[str, Any]:
     rows = [{"id": first + n, "title": f"activity {n}"} for n in range(count)]
     value = {"records": rows, **around}
     return {"content": [{"type": "text", "text": json.dumps(value)}], "structuredContent": value}
+
+
+def embedded(text: str | None) -> dict[str, Any]:
+    content = {"blob": ""} if text is None else {"text": text}
+    return {"type": "resource", "resource": {"uri": "file:///report", **content}}
+
+
+LINKS = [{"type": "resource_link", "uri": "file:///a", "name": "a"}] * 2
 
 
 @pytest.mark.rule("T-01")
@@ -72,6 +80,9 @@ def test_the_summary_has_the_source_protocols_format() -> None:
         (text_result("hello"), "5 characters of text: hello"),
         ({"content": []}, "nothing"),
         ({"content": [{"type": "image"}]}, "1 image"),
+        ({"content": [embedded("# Report")]}, "8 characters of text: # Report"),
+        ({"content": [embedded("id,a\n7,x\n8,y")]}, "2 records (IDs: 7, 8)"),
+        ({"content": [{"type": "audio"}, embedded(None), *LINKS]}, "1 recording, 1 file, 2 links"),
         ({"structuredContent": {"rows": [1], "pagination": {"page": 4}}}, "1 record (page 4)"),
     ],
 )
@@ -93,6 +104,19 @@ def test_a_long_text_is_marked_for_the_tokens_it_saves() -> None:
     long = text_result("a sentence about something " * 200)
     assert read_mark(mark_by_rule(long)).transient
     assert not read_mark(mark_by_rule(long, TransientRule(min_saved_tokens=9999))).transient
+
+
+@pytest.mark.rule("T-03")
+def test_a_large_image_or_embedded_file_is_marked_for_the_tokens_it_saves() -> None:
+    def is_marked(block: dict[str, Any]) -> bool:
+        return read_mark(mark_by_rule({"content": [block]})).transient
+
+    for text, count in (("short", False), ("a sentence about something " * 200, True)):
+        assert is_marked(embedded(text)) == count
+    for side, count in ((16, False), (1000, True)):
+        image = {"type": "image", "data": png(side, side), "mimeType": "image/png"}
+        assert is_marked(image) == count
+    assert not is_marked({"type": "image", "data": None})
 
 
 @pytest.mark.rule("T-03")

@@ -43,6 +43,8 @@ def test_a_table_is_summarized_like_records(text: str) -> None:
         "Dear John, hello\nI saw 1 today, it was fine\nI saw 2 today, it was good",
         "Alice,1985\nBob,1990\nCarol,1970",
         "2021,country\n1,France\n2,Chile",
+        ",country\nx,France\ny,Chile",
+        ",2021\n0,France\n1,Chile",
     ],
 )
 def test_other_texts_are_no_tables(text: str) -> None:
@@ -64,6 +66,12 @@ def test_years_are_names_and_spaces_may_follow_commas(header: str, row: str) -> 
     rows = read_table("\n".join([header, *[row] * 3]))
     assert rows is not None
     assert [list(one.values()) for one in rows] == [row.replace(";", ",").split(",")] * 3
+
+
+@pytest.mark.rule("T-23")
+def test_a_first_column_of_numbers_needs_no_name() -> None:
+    table = ",id,2021\n" + "".join(f"{n},{72 + n},x\n" for n in range(8))
+    assert summarize(text_result(table)) == "8 records (IDs: 72, 73, 74…)"
 
 
 @pytest.mark.rule("T-23")
@@ -109,6 +117,8 @@ def test_a_row_of_many_lines_is_read_once(monkeypatch: pytest.MonkeyPatch) -> No
     text = "a,b\n" + f'1,"{field}"\n' * 100
     assert read_table(text) == [{"a": "1", "b": field}] * 100
     assert chars == len(text)
+    assert read_mark(mark_by_rule(text_result(text))).transient
+    assert chars == 2 * len(text)
 
 
 @pytest.mark.rule("T-23")

@@ -2,7 +2,7 @@
 
 import { isCoherent, isObject, parseKind, presenceEntries } from "../kinds.js";
 import { outcomeOf, stepOf } from "../outcomes.js";
-import { blocksOf, visibleText } from "../results/summaries.js";
+import { blocksOf, textIn, visibleText } from "../results/summaries.js";
 import { readResult } from "../results/transient.js";
 
 /** Return {tone, label, text?, json?, note?}: `text` is prose, `json` a value to format. */
@@ -133,10 +133,9 @@ function response(payload, method, name) {
 }
 
 /** Return the readable text of a content block; more than a model is shown. */
-function textOf({ type, text: own, resource, name, uri }) {
-  if (isText(own)) return own;
-  if (type === "resource" && isObject(resource)) return resource.text;
-  return type === "resource_link" ? [name, uri].filter(isText).join(": ") : undefined;
+function textOf(block) {
+  const { type, name, uri } = block;
+  return textIn(block) ?? (type === "resource_link" ? [name, uri].filter(isText).join(": ") : null);
 }
 
 const MAX_SECONDS = 8.64e12; // of a Date

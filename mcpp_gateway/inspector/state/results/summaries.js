@@ -8,6 +8,7 @@ const GENERIC = new Set(["records", "items", "results", "data", "rows", "entries
 const ID_KEYS = ["id", "ID", "_id", "uuid", "key", "name", "title"];
 const PAGE_KEYS = ["page", "page_number", "pageNumber", "current_page", "currentPage"];
 const PAGES_KEYS = ["pages", "total_pages", "totalPages", "page_count", "pageCount"];
+const MEDIA = { image: "image", audio: "recording", resource: "file", resource_link: "link" };
 const SHOWN_IDS = 3;
 
 /** Return the text on one line, truncated to `limit` characters. */
@@ -44,9 +45,7 @@ export function summarize(result) {
 
 /** Return all visible text of a result. */
 export function visibleText(result) {
-  const parts = blocksOf(result)
-    .map((block) => block.text)
-    .filter((text) => typeof text === "string");
+  const parts = blocksOf(result).map(textIn).filter((text) => text !== null);
   const structured = result.structuredContent;
   if (!parts.length && structured !== undefined && structured !== null) {
     parts.push(JSON.stringify(structured));
@@ -56,6 +55,13 @@ export function visibleText(result) {
 
 export function blocksOf(result) {
   return Array.isArray(result.content) ? result.content.filter(isObject) : [];
+}
+
+/** Return the text of a content block, or of the resource that is embedded in it; null if none. */
+export function textIn(block) {
+  const isResource = block.type === "resource" && isObject(block.resource);
+  const { text } = isResource ? block.resource : block;
+  return typeof text === "string" ? text : null;
 }
 
 function findRecords(result) {
@@ -77,9 +83,9 @@ function recordsIn(value) {
 
 // Some servers send a list as one block of JSON for each record.
 function readText(result) {
-  const blocks = blocksOf(result);
-  if (!blocks.length || !blocks.every((block) => typeof block.text === "string")) return null;
-  const texts = blocks.map((block) => block.text.trim()); // which removes a byte order mark, too
+  const given = blocksOf(result).map(textIn);
+  if (!given.length || given.includes(null)) return null;
+  const texts = given.map((text) => text.trim()); // which removes a byte order mark, too
   if (texts.length === 1) return /^[[{]/.test(texts[0]) ? parsed(texts[0]) : readTable(texts[0]);
   if (!texts.every((text) => text[0] === "{")) return null;
   const records = texts.map(parsed);
@@ -96,10 +102,13 @@ function parsed(text) {
 
 function sizeOf(result) {
   const text = visibleText(result);
-  const images = blocksOf(result).filter((block) => block.type === "image").length;
+  const types = blocksOf(result).filter((block) => textIn(block) === null).map(({ type }) => type);
   const parts = [];
   if (text) parts.push(`${[...text].length.toLocaleString("en")} characters of text`);
-  if (images) parts.push(`${images} image${images > 1 ? "s" : ""}`);
+  for (const [type, noun] of Object.entries(MEDIA)) {
+    const count = types.filter((one) => one === type).length;
+    if (count) parts.push(`${count} ${noun}${count > 1 ? "s" : ""}`);
+  }
   const line = text.trim().split(/\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]/u)[0];
   return cut((parts.join(", ") || "nothing") + (line ? `: ${cut(line, 60)}` : ""));
 }

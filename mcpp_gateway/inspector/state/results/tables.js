@@ -49,11 +49,13 @@ function readCsv(lines) {
   return null;
 }
 
-// Distinct names: words or, after the first, years of other values.
+// Distinct names: words or, after the first, years of other values. A first column of numbers needs no name.
 function isHeader(names, columns) {
-  if (names.length < 2 || new Set(names).size < names.length || !NAME.test(names[0])) return false;
-  return names.every(
-    (name, at) => NAME.test(name) || (YEAR.test(name) && !columns[at].every((cell) => YEAR.test(cell))),
+  if (names.length < 2 || new Set(names).size < names.length) return false;
+  const first = names[0] === "" && columns[0].every((cell) => /^[0-9]+$/u.test(cell)) ? 1 : 0;
+  if (!NAME.test(names[first])) return false;
+  return names.slice(first).every(
+    (name, at) => NAME.test(name) || (YEAR.test(name) && !columns[first + at].every((cell) => YEAR.test(cell))),
   );
 }
 
