@@ -5,6 +5,7 @@ data has the same reference, and a reference cannot be guessed without knowing t
 """
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final, overload
 
@@ -33,7 +34,9 @@ class Scratch:
         if max_results < 1:
             raise ValueError("max_results must be at least 1")
         self._max_results = max_results
-        self._kept: dict[str, bytes] = {}  # encoded, so that callers cannot change it
+        # Encoded, so that callers cannot change it. Servers call tools in threads: each change of the
+        # order is one operation.
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
 
     @overload
     def keep(self, result: Result, summary: str | None = None) -> dict[str, Any]: ...
@@ -55,7 +58,7 @@ class Scratch:
         self._kept.pop(ref, None)
         self._kept[ref] = data
         if len(self._kept) > self._max_results:
-            del self._kept[next(iter(self._kept))]
+            self._kept.popitem(last=False)
         text = cut(summary) if summary is not None else summarize(result)
         answer = {
             "content": [{"type": "text", "text": f"{text} [scratch_ref: {ref}]"}],
