@@ -428,8 +428,11 @@ class Hub:
                     peer.transport.write(data)
                     written += 1
                 elif others := [part for part, sender in parts if sender is not session]:
-                    peer.transport.write(b"".join(others))
+                    rest = b"".join(others)
+                    peer.transport.write(rest)
                     peer.traffic.delivered += len(others)
+                    peer.traffic.sent_bytes += len(rest)
+                    self.written_bytes += len(rest)
             peer.traffic.delivered += written * len(parts)
             peer.traffic.sent_bytes += written * len(data)
             self.live_dropped += dropped * len(parts)
