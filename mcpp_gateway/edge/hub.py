@@ -135,11 +135,6 @@ class Hub:
         self.catch_up(peer)
         return peer
 
-    @property
-    def received(self) -> int:
-        """How many texts were received, over all pods."""
-        return sum(traffic.received for traffic in self.traffic.values())
-
     def leave(self, peer: Peer) -> None:
         """Remove a closed connection from its pod."""
         peer.audience = None
