@@ -20,6 +20,7 @@ from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.edge.web import routes
 from mcpp_gateway.edge.web.requests import HttpRequest
 from tests.gateway.harness import ManualLoop, text
+from tests.gateway.sockets import received
 
 CONFIG = """
 [limits]
@@ -131,10 +132,6 @@ def gateway(limits: dict[str, str]) -> Iterator[Gateway]:
     for connection in list(gateway.connections):
         connection.connection_lost(None)
     loop.close()
-
-
-def received(gateway: Gateway) -> int:
-    return gateway.hub.traffic[gateway.pods["demo"]].received
 
 
 @pytest.mark.rule("G-01", "G-02")
