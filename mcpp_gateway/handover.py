@@ -25,6 +25,7 @@ _SOCKETS: Final = "MCPP_LISTEN_FDS"
 _SOCKETS_OF_SYSTEMD: Final = "LISTEN_FDS"
 _READY: Final = "MCPP_READY_FD"
 _GO: Final = "MCPP_GO_FD"
+_MAIN_PID_OF_SYSTEMD: Final = "SYSTEMD_EXEC_PID"
 _FIRST_OF_SYSTEMD: Final = 3
 _READY_SECONDS: Final = 30.0
 _IS_READY: Final = b"1"
@@ -41,6 +42,12 @@ def inherited_sockets(environment: Mapping[str, str] = os.environ) -> list[socke
         count = int(environment.get(_SOCKETS_OF_SYSTEMD, "0"))
         numbers = range(_FIRST_OF_SYSTEMD, _FIRST_OF_SYSTEMD + count)
     return [socket.socket(fileno=number) for number in numbers]
+
+
+def ends_with_others(environment: Mapping[str, str] = os.environ, pid: int | None = None) -> bool:
+    """Return whether all others end with this process: it is that of a container or a service."""
+    own = os.getpid() if pid is None else pid
+    return own == 1 or environment.get(_MAIN_PID_OF_SYSTEMD) == str(own)
 
 
 async def has_kept_address(

@@ -18,6 +18,7 @@ from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.handover import (
     Successor,
     confirm_takeover,
+    ends_with_others,
     has_kept_address,
     inherited_sockets,
     start_successor,
@@ -190,7 +191,9 @@ class _Process:
         return self._had_terminal and not _has_terminal()
 
     def _on_upgrade(self) -> None:
-        if self._upgrade is None and not self.gateway.draining:
+        if ends_with_others():
+            logger.error("no new process is started: restart the service or the container instead")
+        elif self._upgrade is None and not self.gateway.draining:
             self._upgrade = self._loop.create_task(self._hand_over())
 
     async def _hand_over(self) -> Successor | None:

@@ -7,24 +7,30 @@ nor the event loop.
 import hashlib
 import mimetypes
 import os
+import random
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 import anyio.to_thread
 
 from mcpp.errors import AttachmentError, EncodeError
 from mcpp.protocol.envelope import MEDIA_TYPE_PATTERN, NAME_PATTERN, Attachment
-from mcpp.transports.http import CHUNK_BYTES
+from mcpp.transports.http import CHUNK_BYTES, BrokenTransferError
 from mcpp.transports.transport import Connector, blob_transfer
 
 MAX_FETCH_BYTES: Final = 67_108_864
+# The longest waits before a transfer that broke begins again (A-16): a gateway that is upgraded or
+# restarted is back within that, and with it the connection.
+_RETRY_SECONDS: Final = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 _UNKNOWN_TYPE: Final = "application/octet-stream"
 _is_name = re.compile(NAME_PATTERN).fullmatch
 _is_media_type = re.compile(MEDIA_TYPE_PATTERN).fullmatch
+
+T = TypeVar("T")
 
 
 async def upload(
@@ -49,12 +55,12 @@ async def upload(
         data = bytes(content)  # type: ignore[arg-type]
         digest = (await anyio.to_thread.run_sync(hashlib.sha256, data)).hexdigest()
         reference = Attachment(digest, len(data), media_type, name, private)
-        await blob_transfer(connector).upload(reference.hash, reference.size, _pieces(data))
+        await _upload(connector, reference, lambda: _pieces(data))
         return reference
     try:
         digest, size = await anyio.to_thread.run_sync(_digest, path)
         reference = Attachment(digest, size, media_type, name, private)
-        await blob_transfer(connector).upload(reference.hash, reference.size, _read(path, size))
+        await _upload(connector, reference, lambda: _read(path, size))
     except OSError as error:
         raise AttachmentError(None, f"{path}: {error.strerror or error}") from None
     return reference
@@ -62,8 +68,11 @@ async def upload(
 
 async def fetch(connector: Connector, attachment: Attachment, max_bytes: int) -> bytes:
     """Return the content of a reference, checked. Raises AttachmentError."""
-    pieces = [piece async for piece in _checked(connector, attachment, max_bytes)]
-    return b"".join(pieces)
+
+    async def read() -> bytes:
+        return b"".join([piece async for piece in _checked(connector, attachment, max_bytes)])
+
+    return await _persistently(read)
 
 
 async def fetch_to(
@@ -71,10 +80,14 @@ async def fetch_to(
 ) -> Path:
     """Write the content of a reference to a file: all of it, or the file stays as it was."""
     partial = path.with_name(f".{path.name}.{attachment.hash[:8]}.part")
-    try:
+
+    async def write() -> None:
         async with await anyio.open_file(partial, "wb") as file:
             async for piece in _checked(connector, attachment, max_bytes):
                 await file.write(piece)
+
+    try:
+        await _persistently(write)
         await anyio.to_thread.run_sync(os.replace, partial, path)
     except OSError as error:
         raise AttachmentError(None, f"{path}: {error.strerror or error}") from None
@@ -82,6 +95,23 @@ async def fetch_to(
         with suppress(OSError):
             partial.unlink(missing_ok=True)
     return path
+
+
+async def _upload(
+    connector: Connector, reference: Attachment, content: Callable[[], AsyncIterator[bytes]]
+) -> None:
+    await _persistently(
+        lambda: blob_transfer(connector).upload(reference.hash, reference.size, content())
+    )
+
+
+async def _persistently(transfer: Callable[[], Awaitable[T]]) -> T:
+    """Return what a transfer returns; begin it again while the gateway is away (A-16)."""
+    for longest in _RETRY_SECONDS:
+        with suppress(BrokenTransferError):
+            return await transfer()
+        await anyio.sleep(random.uniform(longest / 2, longest))
+    return await transfer()
 
 
 async def _checked(

@@ -34,8 +34,7 @@ class Scratch:
         if max_results < 1:
             raise ValueError("max_results must be at least 1")
         self._max_results = max_results
-        # Encoded, so that callers cannot change it. Servers call tools in threads: each change of the
-        # order is one operation.
+        # Encoded, so that callers cannot change it; ordered, so that threads evict one each.
         self._kept: OrderedDict[str, bytes] = OrderedDict()
 
     @overload

@@ -19,6 +19,7 @@ from mcpp.transports.tcp import Stream, open_stream
 CHUNK_BYTES: Final = 131_072
 _HEAD_BYTES: Final = 16_384
 _REASON_BYTES: Final = 1024
+_UNAVAILABLE: Final = 503
 # Without any progress: the gateway cuts off what is slower.
 _IDLE_SECONDS: Final = 60.0
 _BROKEN: Final = (
@@ -27,6 +28,10 @@ _BROKEN: Final = (
     anyio.EndOfStream,
     OSError,
 )
+
+
+class BrokenTransferError(AttachmentError):
+    """The gateway cannot be reached now, or has ended before the transfer, as in an upgrade."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,7 @@ class BlobAddress:
         except TimeoutError:
             raise AttachmentError(None, "the gateway does not answer") from None
         except (*_BROKEN, UnicodeError) as error:
-            raise AttachmentError(None, str(error) or "the connection broke") from None
+            raise BrokenTransferError(None, str(error) or "the connection broke") from None
 
 
 async def _read_head(stream: Stream) -> tuple[bytes, int]:
@@ -111,4 +116,5 @@ async def _read_head(stream: Stream) -> tuple[bytes, int]:
         return body, size
     while len(body) < min(size, _REASON_BYTES):
         body += await stream.receive(_REASON_BYTES)
-    raise AttachmentError(code, body[:_REASON_BYTES].decode(errors="replace").strip())
+    refusal = BrokenTransferError if code == _UNAVAILABLE else AttachmentError
+    raise refusal(code, body[:_REASON_BYTES].decode(errors="replace").strip())

@@ -135,11 +135,6 @@ class Hub:
         self.catch_up(peer)
         return peer
 
-    @property
-    def received(self) -> int:
-        """How many texts were received, over all pods."""
-        return sum(traffic.received for traffic in self.traffic.values())
-
     def leave(self, peer: Peer) -> None:
         """Remove a closed connection from its pod."""
         peer.audience = None
@@ -428,8 +423,11 @@ class Hub:
                     peer.transport.write(data)
                     written += 1
                 elif others := [part for part, sender in parts if sender is not session]:
-                    peer.transport.write(b"".join(others))
+                    rest = b"".join(others)
+                    peer.transport.write(rest)
                     peer.traffic.delivered += len(others)
+                    peer.traffic.sent_bytes += len(rest)
+                    self.written_bytes += len(rest)
             peer.traffic.delivered += written * len(parts)
             peer.traffic.sent_bytes += written * len(data)
             self.live_dropped += dropped * len(parts)

@@ -178,6 +178,11 @@ async def raw(gateway: Gateway, participant: str) -> AsyncIterator[RawClient]:
         writer.close()
 
 
+def received(gateway: Gateway) -> int:
+    """Return how many texts the pod `demo` has received."""
+    return gateway.hub.traffic[gateway.pods["demo"]].received
+
+
 async def http(gateway: Gateway, request: bytes) -> tuple[int, dict[str, str], bytes]:
     """Send bytes and return the response's status, headers and body."""
     reader, writer = await asyncio.open_connection("localhost", gateway.port)

@@ -17,7 +17,7 @@ from tests.gateway.blobs.test_sockets_blobs import HASH, PICTURE, named, request
 from tests.gateway.durability.conftest import small_disk
 from tests.gateway.durability.test_full_disk import fill
 from tests.gateway.durability.test_log_store import DurableGateway, say
-from tests.gateway.durability.workload import DurableProcess
+from tests.gateway.durability.workload import QUICK, DurableProcess
 from tests.gateway.sockets import http, joined, receive_until, token
 
 __all__ = ["small_disk"]
@@ -85,6 +85,41 @@ async def test_a_kill_keeps_what_was_acknowledged_and_nothing_else(tmp_path: Pat
         for path in folder.iterdir():
             if "." not in path.name:
                 assert sha256(path.read_bytes()).hexdigest() == path.name
+    finally:
+        gateway.close()
+
+
+@pytest.mark.rule("A-16")
+async def test_transfers_go_on_after_the_gateway_was_away(tmp_path: Path) -> None:
+    gateway, broken = DurableProcess(tmp_path, 1), asyncio.Queue[str]()
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer as a gateway that stops, or end as one that was killed."""
+        method, path, _ = (await reader.readuntil(b"\r\n\r\n")).decode().split(" ", 2)
+        if path.startswith("/blob/"):
+            if method == "PUT":
+                writer.write(b"HTTP/1.1 503 \r\nContent-Length: 0\r\n\r\n")
+            broken.put_nowait(method)
+        writer.close()
+
+    try:
+        gateway.start()
+        async with (
+            asyncio.timeout(30),
+            mcpp.connect(gateway.url, token=token("p0"), options=QUICK) as pod,
+        ):
+            known = await pod.attach(PICTURE)
+            gateway.end(signal.SIGTERM)
+            async with await asyncio.start_server(refuse, "127.0.0.1", gateway.port):
+                attaching = asyncio.create_task(pod.attach(PICTURE + PICTURE))
+                fetching = asyncio.create_task(pod.fetch(known))
+                writing = asyncio.create_task(pod.fetch(known, to=tmp_path / "picture"))
+                seen = [await broken.get() for _ in range(3)]
+                assert sorted(set(seen)) == ["GET", "PUT"]
+            gateway.start()
+            assert await fetching == PICTURE
+            assert (await writing).read_bytes() == PICTURE
+            assert await pod.fetch(await attaching) == PICTURE + PICTURE
     finally:
         gateway.close()
 

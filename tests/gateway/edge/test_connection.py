@@ -20,6 +20,7 @@ from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.edge.web import routes
 from mcpp_gateway.edge.web.requests import HttpRequest
 from tests.gateway.harness import ManualLoop, text
+from tests.gateway.sockets import received
 
 CONFIG = """
 [limits]
@@ -316,10 +317,10 @@ def test_what_waits_for_a_tick_with_room_costs_nothing_and_comes_first(gateway: 
     gateway.quota.tick_bytes = 4096
     alice.connection.data_received(burst)
     assert gateway.quota.room_bytes < 0
-    read = gateway.hub.received
+    read = received(gateway)
     mine = text("mine", "bob")
     bob.connection.data_received(Frame(Opcode.TEXT, mine).serialize(mask=True))
-    assert gateway.hub.received == read
+    assert received(gateway) == read
     for _ in range(30):
         gateway.loop.turn()  # type: ignore[attr-defined]
     assert decode_texts(bob.socket.sent) == [*texts[:read], mine, *texts[read:]]
@@ -399,7 +400,7 @@ def test_where_rates_are_not_limited_nothing_is_refused_for_them(gateway: Gatewa
     ]
     client.receive(b"".join(each.serialize(mask=True) for each in frames))
     assert not gateway.pods["demo"].refused
-    assert gateway.hub.received == 2
+    assert received(gateway) == 2
 
 
 @pytest.mark.rule("G-41")

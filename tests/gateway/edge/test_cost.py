@@ -21,6 +21,7 @@ from mcpp_gateway.edge.connection import ServerConnection
 from mcpp_gateway.edge.server import Gateway
 from tests.gateway.edge.test_connection import RecordingSocket
 from tests.gateway.harness import DelayedJournal, HubHarness, ManualLoop, text
+from tests.gateway.sockets import received
 
 # On Python 3.11 it is 620 with a context. One more function call is about 30.
 MOST_BYTECODES = 750
@@ -83,7 +84,7 @@ class GatewayHarness:
         texts = [text(f"id-{n}", "p0", **members) for n in range(ENVELOPES)]
         frames = b"".join(Frame(Opcode.TEXT, each).serialize(mask=True) for each in texts)
         count = _bytecodes(lambda: self.connections[0].data_received(frames))
-        assert self.gateway.hub.received >= ENVELOPES
+        assert received(self.gateway) >= ENVELOPES
         assert not self.gateway.pods["demo"].refused
         return count / ENVELOPES
 

@@ -42,6 +42,22 @@ def test_a_tick_is_one_write_and_the_same_bytes_for_everyone_with_the_same_filte
     assert own(b) == [f"{i}" for i in range(50)]
 
 
+@pytest.mark.rule("G-44", "G-80")
+def test_the_bytes_that_are_written_are_counted(loop: ManualLoop) -> None:
+    harness = HubHarness(loop, "a", "b", "c")
+    a, b, c = harness.join("a"), harness.join("b"), harness.join("c")
+    loop.turn()
+    traffic = harness.hub.traffic[harness.pod]
+    counted, written = traffic.sent_bytes, [len(client.writes) for client in (a, b, c)]
+    for sender in (a, b):
+        harness.send(sender, "part", "live/text")
+        harness.send(sender, "bad", "system/x")
+        harness.send(sender, "same")
+    loop.turn()
+    new = [client.writes[count:] for client, count in zip((a, b, c), written, strict=True)]
+    assert traffic.sent_bytes - counted == sum(len(data) for writes in new for data in writes)
+
+
 def with_a_refusal(
     loop: ManualLoop,
 ) -> tuple[HubHarness, RecordingTransport, RecordingTransport]:

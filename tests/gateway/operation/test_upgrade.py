@@ -21,7 +21,7 @@ import trustme
 import mcpp
 from mcpp_gateway.config import load, parse
 from mcpp_gateway.edge.server import Gateway
-from mcpp_gateway.handover import start_successor
+from mcpp_gateway.handover import ends_with_others, start_successor
 from mcpp_gateway.process import serve
 from mcpp_gateway.storage.log_store import take_lock
 from tests.gateway.durability.workload import MCPP
@@ -348,6 +348,27 @@ async def test_an_upgrade_with_a_log_in_memory_says_that_it_is_lost(
     async with asyncio.timeout(BOUND / 2):
         await serve(config, lambda: config, upgrade)
     assert ("the log is in memory" in caplog.text) == (kind == "memory")
+
+
+@pytest.mark.rule("O-04")
+async def test_no_process_is_started_that_would_end_with_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SYSTEMD_EXEC_PID", str(os.getpid()))
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "absent")])
+    config = parse(config_text(), {})
+
+    async def upgrade(gateway: Gateway) -> None:
+        os.kill(os.getpid(), signal.SIGUSR2)
+        while "no new process is started" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert not gateway.draining
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async with asyncio.timeout(BOUND / 2):
+        await serve(config, lambda: config, upgrade)
+    assert ends_with_others({}, pid=1)
+    assert not ends_with_others({"SYSTEMD_EXEC_PID": "2"}, pid=3)
 
 
 @pytest.mark.skipif(shutil.which("pgrep") is None, reason="pgrep is not installed")
