@@ -105,6 +105,27 @@ async def test_prompts_are_shown_only_once_the_rights_of_a_token_are_known(
             assert await prompt_status(gateway, token) == 200
 
 
+@pytest.mark.rule("S-01", "H-40")
+async def test_rights_of_a_token_that_has_ended_are_not_those_of_the_next(
+    issuer: LoopbackIssuer,
+) -> None:
+    wide = {"pod": "demo", "jti": "wide"}
+    narrow = issuer.sign("ada", pod="demo", mcpp={"hears": {"kind": "none"}})
+    blob = f"GET /blob/{'0' * 64}"
+    async with asyncio.timeout(5 * BOUND), running(issuer_config(issuer)) as gateway:
+        members = gateway.pods["demo"].members
+        async with joined(gateway, issuer.sign("ada", **wide)) as ada:
+            await receive(ada)
+        await until(lambda: "ada" not in members.present)
+        assert await http_status(gateway, issuer.sign("ada", **wide), blob) == 404
+        await gateway.revoke("wide")
+        assert await prompt_status(gateway, narrow) == 403
+        assert await http_status(gateway, narrow, blob) == 403
+        async with joined(gateway, narrow) as ada:
+            await receive(ada)
+        assert await http_status(gateway, narrow, blob) == 404
+
+
 @pytest.mark.rule("G-10", "P-07")
 async def test_a_client_refuses_what_is_larger_than_its_token_allows(
     issuer: LoopbackIssuer,
