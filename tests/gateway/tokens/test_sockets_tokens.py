@@ -16,7 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
 import mcpp
-from mcpp.errors import TooLargeError
+from mcpp.errors import TokenUnavailableError, TooLargeError
 from mcpp.transports.token_sources import command_token, file_token
 from mcpp_gateway import config
 from mcpp_gateway.core.effects import REVOKED, TOKEN_EXPIRED
@@ -734,6 +734,12 @@ async def test_a_client_without_a_token_says_so_and_not_that_no_gateway_answers(
     assert cause in error
     assert error.count("\n") == 1
     assert "no gateway answers" not in f"{caught.value} {error}"
+
+
+def test_arguments_of_a_token_command_are_not_part_of_an_error() -> None:
+    with pytest.raises(TokenUnavailableError, match="'false' returned non-zero") as caught:
+        command_token("false --user ada:secret")()
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.rule("S-12")
