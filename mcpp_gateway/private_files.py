@@ -14,16 +14,25 @@ from mcpp_gateway.storage.disk import sync_path
 WRITABLE_BY_ALL: Final = stat.S_IWOTH
 WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 _MAX_BYTES: Final = 1 << 20
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def read_own(path: Path, users: Container[int], unwanted_mode: int = WRITABLE_BY_OTHERS) -> bytes:
     """Return a file of one of these users. Raises OSError, also for one that others may write."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
+    with os.fdopen(os.open(path, _READ), "rb") as file:
         status = os.fstat(file.fileno())
         if status.st_uid not in users or status.st_mode & unwanted_mode:
             raise PermissionError(errno.EACCES, "another user may have written it")
         return file.read(_MAX_BYTES)
+
+
+def read_unlinked(path: Path) -> bytes:
+    """Return a file that is no symbolic link. Raises OSError.
+
+    In a folder of another user, a link would make root read, and pass on, any file.
+    """
+    with os.fdopen(os.open(path, _READ), "rb") as file:
+        return file.read()
 
 
 def write_private(path: Path, data: bytes, *, for_folder_owner: bool = False) -> None:

@@ -143,7 +143,10 @@ def complete(
     token = _token_of(environ) if token is None else token
     if url and token:
         return Address(url, token, environ.get("MCPP_CA"))
-    raise PodNotFoundError(f"{'MCPP_TOKEN' if url else 'MCPP_URL'} is not set, but the other is")
+    missing = "MCPP_TOKEN is not set, and there is no other token"
+    if not url:
+        missing = "MCPP_URL is not set, and there is no other address"
+    raise PodNotFoundError(missing)
 
 
 def _token_of(environ: Mapping[str, str]) -> TokenSource | None:

@@ -46,6 +46,8 @@ def command_token(command: str) -> Callable[[], str]:
                 check=True,
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
+            if isinstance(error, subprocess.CalledProcessError | subprocess.TimeoutExpired):
+                error.cmd = error.cmd[0]  # its arguments may be secrets, too
             raise TokenUnavailableError("", f"the token command failed: {error}") from None
         # The output is not part of an error: it may be a secret.
         lines = done.stdout.decode(errors="replace").split("\n")

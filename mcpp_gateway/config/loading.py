@@ -245,6 +245,8 @@ def _check(sections: Sections, environment: Mapping[str, str], folder: Path) -> 
         admin_token = token_digest(admin, "admin", environment, folder, warnings)
         if admin_token in tokens:
             raise BadKeyError("admin.token", "is also the token of a participant")
+        if gateway.metrics_token is not None and admin_token == digest(gateway.metrics_token):
+            raise BadKeyError("admin.token", "is also gateway.metrics_token")
     return Config(
         gateway,
         sections.limits,

@@ -202,12 +202,15 @@ class Gateway:
         assert not isinstance(decision, Waiting), "keys are not read twice for one request"
         return self._check_pod(decision) if isinstance(decision, Admission) else decision
 
-    def recognise(self, request: HttpRequest) -> Identity | Denial:
-        """Return the pod and the participant of a request that does not join."""
+    def recognise(self, request: HttpRequest, *, has_joined: bool = False) -> Identity | Denial:
+        """Return the pod and the participant of a request that does not join.
+
+        With `has_joined`, the owner of a signed token has to have joined with its rights (S-01).
+        """
         if self.draining:
             return _STOPPING
         return self.admission.recognise(
-            request.headers, request.address, self.hub.clock(), request.pod
+            request.headers, request.address, self.hub.clock(), request.pod, has_joined=has_joined
         )
 
     def _check_pod(self, admission: Admission) -> Admission | Denial:

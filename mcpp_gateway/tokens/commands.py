@@ -211,6 +211,8 @@ def _sign(arguments: argparse.Namespace, pod: local_pod.LocalPod | None) -> str:
     if arguments.can:
         rights["capabilities"] = arguments.can
     if arguments.hears is not None:
+        if not arguments.hears.strip():
+            raise ConfigError("--hears must not be empty: the token would hear everything")
         rights["hears"] = read_filter(arguments.hears).to_json()
     if arguments.limit:
         rights["limits"] = dict(arguments.limit)

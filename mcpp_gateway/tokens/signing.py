@@ -143,14 +143,18 @@ def revoke_name(
     until = now + MAX_SECONDS
     found: dict[Kind, float] = dict.fromkeys(joined, until)
     ids = {each.id: each.expires for each in issued if each.id == name}
-    was_issued = bool(ids)
+    own = [each for each in issued if each.participant == name]
+    was_issued = bool(ids or own)
     if ids:
         found["token"] = ids[name]
-    elif any(each.participant == name for each in issued):
-        was_issued = True
+    elif own:
         found["participant"] = until
     if not found:
         if not may_be_unknown:
             raise UnknownNameError(name)
         found = dict.fromkeys(KINDS, until)
-    return Revoked([Revocation(kind, name, now, end) for kind, end in found.items()], was_issued)
+    revocations = [Revocation(kind, name, now, end) for kind, end in found.items()]
+    # Signed by a machine whose clock is ahead of this one's: issued later, as it seems.
+    ahead = [each for each in own if each.issued > now]
+    revocations += [Revocation("token", each.id, now, each.expires) for each in ahead]
+    return Revoked(revocations, was_issued)

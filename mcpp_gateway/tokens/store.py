@@ -26,6 +26,7 @@ from mcpp_gateway.private_files import (
     WRITABLE_BY_ALL,
     give_to_owner,
     read_own,
+    read_unlinked,
     write_private,
 )
 from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey
@@ -274,7 +275,7 @@ class TokenStore:
         """Return a file, None if there is none. Raises TokenFileError."""
         path = self.folder / name
         try:
-            return path.read_bytes()
+            return read_unlinked(path)
         except FileNotFoundError:
             return None
         except OSError as error:

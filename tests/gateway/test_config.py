@@ -156,6 +156,16 @@ def test_the_metrics_token_must_not_be_a_participant_token() -> None:
     assert SECRET not in str(error.value)
 
 
+@pytest.mark.rule("O-01")
+@pytest.mark.parametrize("other", ["metrics_token", "participant"])
+def test_the_admins_token_is_its_own(other: str) -> None:
+    text = participant(f'token = "{SECRET if other == "participant" else "another"}"')
+    if other == "metrics_token":
+        text += f'\n[gateway]\nmetrics_token = "{SECRET}"'
+    with pytest.raises(ConfigError, match=r"admin.token: is also .*(metrics_token|participant)"):
+        parse(f'{text}\n[admin]\ntoken_sha256 = "{config.digest(SECRET).hex()}"')
+
+
 def test_files_are_found_beside_the_configuration(tmp_path: Path) -> None:
     text = "[gateway]\ntls_cert = 'c.pem'\ntls_key = '/k.pem'\n" + participant('token = "x"')
     found = config.parse(text, {}, folder=tmp_path).gateway

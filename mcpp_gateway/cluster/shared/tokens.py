@@ -33,7 +33,9 @@ _EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 _ATTEMPTS: Final = 20
 _RETRY_SECONDS: Final = 0.05
 _POLL_SECONDS: Final = 1.0
-_MAX_BYTES: Final = 4 << 20  # about 20,000 tokens
+_MAX_BYTES: Final = 4 << 20
+_SIGNED_SHARE: Final = 0.5  # about 20,000 tokens; the rest is for revoking them
+_SPARE_BYTES: Final = 1024  # of a message, for what is not its text
 
 
 class _Document(msgspec.Struct):
@@ -156,7 +158,7 @@ class SharedTokens:
             document.issued.append(issued)
             return key.sign(issued, rights)
 
-        return await self._update(add)
+        return await self._update(add, share=_SIGNED_SHARE)
 
     async def revoke(
         self,
@@ -185,15 +187,19 @@ class SharedTokens:
 
     # --- private --------------------------------------------------------------------------------
 
-    async def _update(self, change: Callable[[_Document], T]) -> T:
-        """Change the tokens, again if another process has changed them meanwhile."""
+    async def _update(self, change: Callable[[_Document], T], *, share: float = 1.0) -> T:
+        """Change the tokens, again if another process has changed them meanwhile.
+
+        They may take a share of what one message can hold.
+        """
+        most = share * (min(_MAX_BYTES, self._link.max_payload) - _SPARE_BYTES)
         for _ in range(_ATTEMPTS):
             stored = await self._streams.stored(self._stream, last_by_subj=self._subject)
             sequence, data = stored or (0, _encode(_Document()))
             document = _decode(data)
             result = change(document)
             encoded = _encode(document)
-            if len(encoded) > _MAX_BYTES:
+            if len(encoded) > most:
                 raise LinkError("too many signed tokens; some have to expire first")
             headers = {_EXPECTED: str(sequence)}
             answer = await self._link.request(self._subject, encoded, headers=headers)

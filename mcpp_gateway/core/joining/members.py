@@ -8,7 +8,7 @@ from mcpp_gateway.core.hearing.filter_counts import FilterCounts
 from mcpp_gateway.core.hearing.rights import Rights
 from mcpp_gateway.core.joining.absent_grants import AbsentGrants
 from mcpp_gateway.core.joining.cards import Cards
-from mcpp_gateway.core.joining.grants import GrantedSettings
+from mcpp_gateway.core.joining.grants import GrantedSettings, have_equal_rights
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.rates import Bucket, Rate
 from mcpp_gateway.core.records import OwnerState
@@ -103,6 +103,15 @@ class Members:
         if self.owner(participant) not in (None, issuer):
             return "the participant belongs to another issuer"
         return None
+
+    def has_joined_with(self, granted: GrantedSettings) -> bool:
+        """Return whether a participant's rights are those of a token, or of another in use (S-01).
+
+        Those of one that is not present may be left over from a token that has ended.
+        """
+        id = granted.settings.id
+        known = self.granted(id)
+        return known is not None and (id in self.present or have_equal_rights(known, granted))
 
     def known(self) -> Sequence[str]:
         """Return the ids of all participants that are configured or have signed tokens."""

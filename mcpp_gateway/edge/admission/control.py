@@ -31,6 +31,7 @@ CODE_HEADER: Final = "mcpp-code"
 _BEARER_SUBPROTOCOL: Final = "mcpp.bearer."
 _KEYS_MISSING: Final = "the keys of the token's issuer are not known yet; try again"
 _NO_ROLE: Final = "this token has no role in the admin's interface"
+_NOT_JOINED: Final = "join the pod first: what a signed token allows is in force then"
 _NO_POD: Final = "this token is for no pod of this gateway"
 _is_three_parts = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+").fullmatch
 
@@ -178,11 +179,20 @@ class AdmissionControl:
         return self._throttle.record_failure(address, now)
 
     def recognise(
-        self, headers: Headers, address: str, now: float, pod: str | None = None
+        self,
+        headers: Headers,
+        address: str,
+        now: float,
+        pod: str | None = None,
+        *,
+        has_joined: bool = False,
     ) -> Identity | Denial:
-        """Return the participant of a token: its own, a session's or a signed one."""
+        """Return the participant of a token: its own, a session's or a signed one.
+
+        With `has_joined`, a signed one has to have joined: only then its rights are in force.
+        """
         denial = self.check_sign_in(headers, address, now)
-        return denial or self._identify(headers, address, now, pod)
+        return denial or self._identify(headers, address, now, pod, has_joined=has_joined)
 
     def recognise_owner(self, headers: Headers, address: str, now: float) -> Identity | Denial:
         """Return the owner of a participant's own token.
@@ -258,7 +268,13 @@ class AdmissionControl:
         )
 
     def _identify(
-        self, headers: Headers, address: str, now: float, pod: str | None
+        self,
+        headers: Headers,
+        address: str,
+        now: float,
+        pod: str | None,
+        *,
+        has_joined: bool = False,
     ) -> Identity | Denial:
         holder = self._authenticate(headers, address, now)
         if isinstance(holder, Waiting):
@@ -266,7 +282,12 @@ class AdmissionControl:
         if isinstance(holder, Denial):
             return holder
         found = self._pod(holder, pod)
-        return found if isinstance(found, Denial) else (found, holder.participant)
+        if isinstance(found, Denial):
+            return found
+        grant = holder.grant
+        if has_joined and grant and not self._pods[found].members.has_joined_with(grant):
+            return Denial(403, _NOT_JOINED)
+        return found, holder.participant
 
     def _pod(self, holder: _Holder, wanted: str | None) -> str | Denial:
         """Return the pod that a request is about, if its holder may use its name there (S-04)."""

@@ -63,10 +63,7 @@ class Leases:
     def check(self) -> None:
         """Close connections whose signed token has expired; called about once a second."""
         now = self._wall_clock()
-        for connection, grant in self.grants():
-            if grant.until <= now:
-                connection.close(TOKEN_EXPIRED, _EXPIRED)
-        self._end_outlived(lambda grant: grant.until <= now)
+        self._close(lambda grant: grant.until <= now, TOKEN_EXPIRED, _EXPIRED)
 
     def forget(self, connection: "ServerConnection") -> None:
         """Forget a connection that is closed."""
@@ -91,11 +88,7 @@ class Leases:
 
     def revoke(self, is_revoked: Condition) -> list["ServerConnection"]:
         """Close the connections with revoked tokens, and return them."""
-        closed = [connection for connection, grant in self.grants() if is_revoked(grant)]
-        for connection in closed:
-            connection.close(REVOKED, "token revoked")
-        self._end_outlived(is_revoked)
-        return closed
+        return self._close(is_revoked, REVOKED, "token revoked")
 
     def leave_pods(self, kept: Container[str]) -> list["ServerConnection"]:
         """Close the connections to pods other than these, and return them."""
@@ -107,21 +100,20 @@ class Leases:
 
     def end_withdrawn(self, is_withdrawn: Condition) -> list["ServerConnection"]:
         """Close the connections of keys that their issuers do not use any more; return them."""
-        closed = [
-            connection
-            for connection, grant in self.grants()
-            if connection.is_open and is_withdrawn(grant)
-        ]
-        for connection in closed:
-            connection.close(TOKEN_EXPIRED, "the token's key was withdrawn; reconnect with another")
-        self._end_outlived(is_withdrawn)
-        return closed
+        reason = "the token's key was withdrawn; reconnect with another"
+        return self._close(is_withdrawn, TOKEN_EXPIRED, reason)
 
     def end(self, is_changed: Condition) -> None:
         """Close connections whose issuer has changed, so that they come back with other rights."""
-        for connection, grant in self.grants():
-            if is_changed(grant):
-                connection.close(TOKEN_EXPIRED, "the issuer's rights have changed; reconnect")
+        self._close(is_changed, TOKEN_EXPIRED, "the issuer's rights have changed; reconnect")
+
+    def _close(self, has_ended: Condition, code: int, reason: str) -> list["ServerConnection"]:
+        """Close the connections whose token has ended, and return them."""
+        closed = [each for each, grant in self.grants() if each.is_open and has_ended(grant)]
+        for connection in closed:
+            connection.close(code, reason)
+        self._end_outlived(has_ended)
+        return closed
 
     def _end_outlived(self, has_ended: Condition) -> None:
         """Close connections that have the rights of a token that has ended, and not their own.

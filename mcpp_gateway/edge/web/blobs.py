@@ -80,12 +80,10 @@ def is_blob(target: str) -> bool:
 
 def handle(gateway: "Gateway", request: HttpRequest, client: Client) -> "Denial | BlobExchange":
     """Check a request, and return what will answer it."""
-    found = gateway.recognise(request)
+    found = gateway.recognise(request, has_joined=True)
     if isinstance(found, Denial):
         return found
     pod, participant = gateway.pods[found[0]], found[1]
-    if pod.members.settings(participant) is None:
-        return Denial(403, "join the pod first: what a signed token allows is known then")
     hash = request.path.removeprefix(PATH).removeprefix("/") or None
     if hash is not None and not _is_hash(hash):
         return Denial(404, "not found")

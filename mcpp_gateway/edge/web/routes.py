@@ -123,7 +123,7 @@ def _invite(gateway: "Gateway", request: HttpRequest) -> Answer:
 
 def _prompt(gateway: "Gateway", request: HttpRequest) -> Answer:
     """Compute what a participant's model would be shown (H-40)."""
-    found = gateway.recognise(request)
+    found = gateway.recognise(request, has_joined=True)
     if isinstance(found, Denial):
         return found
     pod, participant = found

@@ -13,7 +13,11 @@ import pytest
 import mcpp
 from mcpp.errors import ClosedError, JoinError
 from mcpp_gateway import config
+from mcpp_gateway.cluster.cluster_log import command_streams
+from mcpp_gateway.cluster.nats_link import LinkError
 from mcpp_gateway.cluster.nats_servers import NatsServers
+from mcpp_gateway.cluster.shared import tokens as shared_tokens
+from mcpp_gateway.cluster.shared.tokens import SharedTokens
 from mcpp_gateway.config import Config
 from mcpp_gateway.core.effects import REVOKED, TOKEN_EXPIRED
 from mcpp_gateway.edge.server import Gateway
@@ -121,6 +125,30 @@ async def test_a_token_of_the_command_works_and_is_revoked_at_every_gateway(
         again = await command(path, "ada", "--expires", "1h")
         async with mcpp.connect(url(three[1]), token=again, options=QUICK) as ada:
             await ada.send("chat", "back")
+
+
+@pytest.mark.rule("S-10")
+async def test_as_many_tokens_as_can_be_signed_can_be_revoked(
+    nats: NatsServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_tokens, "_MAX_BYTES", 4096)
+    found, _ = own_tokens(nats)
+    now = time.time()
+    names: list[str] = []
+
+    async def sign_many(tokens: SharedTokens) -> None:
+        for number in range(100):
+            await tokens.sign(f"job-{number}", ["demo"], {}, now=now, expires=now + 60)
+            names.append(f"job-{number}")
+
+    async with command_streams(found, "tokens") as streams:
+        tokens = SharedTokens(streams.link, streams)
+        await tokens.open(with_key=True)
+        with pytest.raises(LinkError, match="too many signed tokens"):
+            await sign_many(tokens)
+        for name in names:
+            await tokens.revoke(name, now)
+        assert {each.value for each in tokens.revocations()} == set(names)
 
 
 @pytest.mark.rule("S-14", "N-13")

@@ -40,6 +40,15 @@ def test_what_other_gateways_have_revoked_is_always_taken() -> None:
     assert len(known) == MAX_REVOCATIONS + 1
 
 
+def test_tokens_of_a_machine_whose_clock_is_ahead_are_revoked_with_their_participant() -> None:
+    issued = [new_token("ada", ["demo"], time, time + 60.0, "key") for time in (90.0, 120.0)]
+    known = Revocations()
+    known.revoke(revoke_name("ada", issued, 100.0, may_be_unknown=False).revocations, 100.0)
+    assert all(known.covers_token("ada", each.id, each.issued) for each in issued)
+    later = new_token("ada", ["demo"], 101.0, 161.0, "key")
+    assert not known.covers_token("ada", later.id, later.issued)
+
+
 @pytest.mark.parametrize(
     ("name", "joined", "kinds"),
     [

@@ -16,7 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
 import mcpp
-from mcpp.errors import TooLargeError
+from mcpp.errors import TokenUnavailableError, TooLargeError
 from mcpp.transports.token_sources import command_token, file_token
 from mcpp_gateway import config
 from mcpp_gateway.core.effects import REVOKED, TOKEN_EXPIRED
@@ -103,6 +103,27 @@ async def test_prompts_are_shown_only_once_the_rights_of_a_token_are_known(
         async with joined(gateway, token) as ada:
             await receive(ada)
             assert await prompt_status(gateway, token) == 200
+
+
+@pytest.mark.rule("S-01", "H-40")
+async def test_rights_of_a_token_that_has_ended_are_not_those_of_the_next(
+    issuer: LoopbackIssuer,
+) -> None:
+    wide = {"pod": "demo", "jti": "wide"}
+    narrow = issuer.sign("ada", pod="demo", mcpp={"hears": {"kind": "none"}})
+    blob = f"GET /blob/{'0' * 64}"
+    async with asyncio.timeout(5 * BOUND), running(issuer_config(issuer)) as gateway:
+        members = gateway.pods["demo"].members
+        async with joined(gateway, issuer.sign("ada", **wide)) as ada:
+            await receive(ada)
+        await until(lambda: "ada" not in members.present)
+        assert await http_status(gateway, issuer.sign("ada", **wide), blob) == 404
+        await gateway.revoke("wide")
+        assert await prompt_status(gateway, narrow) == 403
+        assert await http_status(gateway, narrow, blob) == 403
+        async with joined(gateway, narrow) as ada:
+            await receive(ada)
+        assert await http_status(gateway, narrow, blob) == 404
 
 
 @pytest.mark.rule("G-10", "P-07")
@@ -713,6 +734,12 @@ async def test_a_client_without_a_token_says_so_and_not_that_no_gateway_answers(
     assert cause in error
     assert error.count("\n") == 1
     assert "no gateway answers" not in f"{caught.value} {error}"
+
+
+def test_arguments_of_a_token_command_are_not_part_of_an_error() -> None:
+    with pytest.raises(TokenUnavailableError, match="'false' returned non-zero") as caught:
+        command_token("false --user ada:secret")()
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.rule("S-12")

@@ -103,6 +103,7 @@ def test_revoking_a_name_that_is_not_known_fails_unless_another_issuer_may_have_
         (["alice", "--expires", "1d"], "is configured in pod 'demo'"),
         (["ada", "--pod", "nowhere", "--expires", "1d"], "no pod 'nowhere'"),
         (["ada", "--hears", "nonsense:1", "--expires", "1d"], "nonsense"),
+        (["ada", "--hears", " ", "--expires", "1d"], "--hears must not be empty"),
         ([], "name a participant"),
         (["", "--revoke"], "name a participant"),
         (["ada", "--pod", "demo", "--revoke"], "--revoke does not go with --pod"),

@@ -14,6 +14,7 @@ import pytest
 from mcpp.cli.main import main
 from mcpp_gateway.config import ConfigError
 from mcpp_gateway.tokens.keys import KeySetError
+from mcpp_gateway.tokens.revocations import TokenFileError
 from mcpp_gateway.tokens.store import TokenStore
 from tests.gateway.sockets import config_text, running
 from tests.gateway.tokens.test_sockets_tokens import status
@@ -272,6 +273,20 @@ def test_a_key_that_every_user_may_change_is_not_used(folder: Path) -> None:
     key.chmod(0o602)
     with pytest.raises(KeySetError, match="another user may have written it"):
         TokenStore(folder).check()
+
+
+@pytest.mark.parametrize("name", ["issued.jsonl", "revoked.json"])
+def test_a_link_does_not_make_root_read_a_file_for_the_owner_of_the_folder(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("[]")
+    (folder / name).unlink()
+    (folder / name).symlink_to(secret)
+    store = TokenStore(folder)
+    with pytest.raises(TokenFileError, match=name):
+        sign(store, "bob") if name == "issued.jsonl" else store.revoke("ada", time.time())
+    assert (folder / name).is_symlink()
 
 
 def test_the_newest_key_signs_also_in_a_copy_of_the_folder(folder: Path) -> None:

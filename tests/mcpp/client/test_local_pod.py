@@ -179,5 +179,5 @@ def test_without_any_pod_the_error_says_what_to_do(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PodNotFoundError, match="mcpp up"):
         local_pod.locate("me", {})
-    with pytest.raises(PodNotFoundError, match="MCPP_TOKEN is not set"):
+    with pytest.raises(PodNotFoundError, match="MCPP_TOKEN is not set, and there is no other"):
         local_pod.locate("me", {"MCPP_URL": "ws://localhost/ws"})

@@ -102,12 +102,16 @@ def _show(scope: Scope, attempt: _Attempt) -> Response | Denial:
     """Answer what reads; only what is refused is logged, as monitoring reads often."""
     if attempt.name == _DOCUMENT:
         return _json(document())
+    query: Mapping[str, str] = {}
     try:
-        return _json(VIEWS[attempt.name](scope, _query(scope, attempt.request.query)))
+        query = _query(attempt.request.query)
+        if "pod" in query:
+            scope.check_pod(query["pod"])
+        return _json(VIEWS[attempt.name](scope, query))
     except NotAllowedError as error:
-        return attempt.refuse(403, str(error))
+        return attempt.refuse(403, str(error), query)
     except BadRequestError as error:
-        return attempt.refuse(400, str(error))
+        return attempt.refuse(400, str(error), query)
 
 
 def _act(scope: Scope, attempt: _Attempt) -> "Response | Denial | asyncio.Task[Response | Denial]":
@@ -155,7 +159,7 @@ def _decode(body: bytes, kind: Any) -> Any:
         raise BadRequestError(f"not a valid request: {error}") from None
 
 
-def _query(scope: Scope, text: str) -> Mapping[str, str]:
+def _query(text: str) -> Mapping[str, str]:
     try:
         query = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=8))
     except ValueError as error:
@@ -163,8 +167,6 @@ def _query(scope: Scope, text: str) -> Mapping[str, str]:
     unknown = query.keys() - {"pod", "participant"}
     if unknown:
         raise BadRequestError(f"unknown: {sorted(unknown)[0][:40]!a}")
-    if "pod" in query:
-        scope.check_pod(query["pod"])
     return query
 
 
