@@ -80,7 +80,10 @@ def plan_from(compiled: Compilation, *, budget: int) -> SynthesisPlan:
     """Return the plan for a deep pack; its Markdown has `budget` tokens at most."""
     pack, terms = compiled.pack, compiled.query.words
     items = pack.items
-    sections = [_section(group, items, terms) for group in _groups(items)]
+    texts = {item.id: words(f"{item.name}\n{item.content[:_READ_CHARS]}") for item in items}
+    holders = Counter(chain.from_iterable(texts.values()))
+    groups = _groups(items, _vectors(texts))
+    sections = [_section(group, texts, holders, terms) for group in groups]
     contradictions = [
         Contradiction(id=item.id, name=item.name, contradicted_by=list(by))
         for item in items
@@ -109,9 +112,8 @@ def plan_from(compiled: Compilation, *, budget: int) -> SynthesisPlan:
     )
 
 
-def _groups(items: Sequence[PackItem]) -> list[list[PackItem]]:
+def _groups(items: Sequence[PackItem], vectors: Mapping[str, _Vector]) -> list[list[PackItem]]:
     """Group items by shared words, best first; the first of a group is its best."""
-    vectors = _vectors(items)
     groups: list[list[PackItem]] = []
     centres: list[Counter[str]] = []
     for item in items:
@@ -128,13 +130,14 @@ def _groups(items: Sequence[PackItem]) -> list[list[PackItem]]:
     return sorted(groups, key=lambda group: -sum(item.score for item in group))
 
 
-def _vectors(items: Sequence[PackItem]) -> dict[str, _Vector]:
-    counts: dict[str, Counter[str]] = {item.id: Counter() for item in items}
-    for item in items:
-        for word, count in words(f"{item.name}\n{item.content[:_READ_CHARS]}").items():
-            counts[item.id][stem(word)] += count
+def _vectors(texts: Mapping[str, Mapping[str, int]]) -> dict[str, _Vector]:
+    """Return the weights of the stems of each text, given as its words with their counts."""
+    counts: dict[str, Counter[str]] = {id: Counter() for id in texts}
+    for id, text in texts.items():
+        for word, count in text.items():
+            counts[id][stem(word)] += count
     holders = Counter(chain.from_iterable(counts.values()))
-    total = len(items)
+    total = len(texts)
     return {
         id: {
             word: (1 + math.log(count)) * math.log1p((total - holders[word] + 0.5) / holders[word])
@@ -151,16 +154,25 @@ def _cosine(one: _Vector, other: _Vector) -> float:
 
 
 def _section(
-    group: Sequence[PackItem], items: Sequence[PackItem], terms: Sequence[str]
+    group: Sequence[PackItem],
+    texts: Mapping[str, Mapping[str, int]],
+    holders: Mapping[str, int],
+    terms: Sequence[str],
 ) -> PlanSection:
-    texts = {item.id: words(f"{item.name}\n{item.content[:_READ_CHARS]}") for item in items}
-    inside = Counter(word for item in group for word in texts[item.id])
-    outside = Counter(word for own in texts.values() for word in own)
+    """Return a group as a section.
+
+    Args:
+        group: its items.
+        texts: the words of all items, by their ids.
+        holders: the number of items that have each word.
+        terms: words of the goal.
+    """
+    inside = Counter(chain.from_iterable(texts[item.id] for item in group))
     titled = Counter(word for item in group for word in words(item.name))
     rank = sorted(
         inside,
         key=lambda word: (
-            -(inside[word] + 2 * titled[word]) * math.log1p(len(items) / outside[word]),
+            -(inside[word] + 2 * titled[word]) * math.log1p(len(texts) / holders[word]),
             word,
         ),
     )
