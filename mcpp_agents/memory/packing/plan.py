@@ -37,6 +37,7 @@ class PlanPoint(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     type: str
     name: str
+    author: str | None  # of what others wrote
     excerpt: str
     source: str | None
     valid_at: str | None
@@ -52,11 +53,12 @@ class PlanSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contradiction(msgspec.Struct, frozen=True, kw_only=True):
-    """Two items of which one contradicts the other; the artifact has to settle which is right."""
+    """An item and those that contradict it; the artifact has to settle which is right."""
 
     id: str
     name: str
     contradicted_by: list[str]
+    names: list[str]  # of those that contradict it
 
 
 class SynthesisPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,9 +87,14 @@ def plan_from(compiled: Compilation, *, budget: int) -> SynthesisPlan:
     groups = _groups(items, _vectors(texts))
     sections = [_section(group, texts, holders, terms) for group in groups]
     contradictions = [
-        Contradiction(id=item.id, name=item.name, contradicted_by=list(by))
+        Contradiction(
+            id=item.id,
+            name=item.name,
+            contradicted_by=[other.id for other in others],
+            names=[other.name for other in others],
+        )
         for item in items
-        if (by := item.metadata.get("contradicted_by"))
+        if (others := compiled.contradictors.get(item.id))
     ]
     gaps = _gaps(compiled, items, sections)
     hint = (
@@ -184,11 +191,12 @@ def _section(
                 id=item.id,
                 type=item.type,
                 name=item.name,
+                author=item.quoted_author,
                 excerpt=best_passages(item.content, terms, _POINT_CHARS),
                 source=item.source,
                 valid_at=item.quality.valid_at or item.quality.created_at,
                 score=item.score,
-                contradicted=bool(item.metadata.get("contradicted_by")),
+                contradicted="contradicted_by" in item.metadata,
             )
             for item in group
         ],
