@@ -27,6 +27,7 @@ _TITLE_WORDS: Final = 3
 _POINT_CHARS: Final = 320
 _READ_CHARS: Final = 4_000
 _MAX_GAPS: Final = 20
+_MAX_NAMED: Final = 3  # of those that contradict an item (M-06)
 
 _Vector = Mapping[str, float]
 
@@ -58,7 +59,7 @@ class Contradiction(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
     contradicted_by: list[str]
-    names: list[str]  # of those that contradict it
+    names: list[str]  # of the first three of those
 
 
 class SynthesisPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +92,7 @@ def plan_from(compiled: Compilation, *, budget: int) -> SynthesisPlan:
             id=item.id,
             name=item.name,
             contradicted_by=[other.id for other in others],
-            names=[other.name for other in others],
+            names=[other.name for other in others[:_MAX_NAMED]],
         )
         for item in items
         if (others := compiled.contradictors.get(item.id))

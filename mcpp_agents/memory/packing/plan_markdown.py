@@ -6,7 +6,7 @@ lines, and say how many lines are missing.
 """
 
 from collections.abc import Sequence
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from mcpp.tokens import estimate
@@ -22,7 +22,6 @@ _MORE_TOKENS: Final = 10
 _JOINT_TOKENS: Final = 2
 _EXCERPT_CHARS: Final = 640
 _BRIEF_CHARS: Final = 80
-_MAX_CONTRADICTORS: Final = 3  # named for each
 
 
 def render_plan(
@@ -125,12 +124,11 @@ def _tokens(heading: str, lines: Sequence[str]) -> int:
 
 
 def _contradiction(one: "Contradiction") -> str:
-    others = zip(one.contradicted_by, one.names, strict=True)
     named = ", ".join(
         f"{id} “{without_links(escaped_line(name, _BRIEF_CHARS))}”"
-        for id, name in islice(others, _MAX_CONTRADICTORS)
+        for id, name in zip(one.contradicted_by, one.names, strict=False)
     )
-    more = len(one.contradicted_by) - _MAX_CONTRADICTORS
+    more = len(one.contradicted_by) - len(one.names)
     rest = f" and {more} more" if more > 0 else ""
     name = without_links(escaped_line(one.name))
     return f"> - {name} ({one.id}) is contradicted by {named}{rest}"
