@@ -51,6 +51,13 @@ class PackItem(msgspec.Struct, frozen=True, kw_only=True):
         return self.is_from_pod or self.metadata.get("author") is not None
 
     @property
+    def quoted_author(self) -> str | None:
+        """Who wrote it, if it is quoted (M-26)."""
+        if not self.is_from_others:
+            return None
+        return str(self.metadata.get("author") or "a participant")
+
+    @property
     def is_from_pod(self) -> bool:
         """Whether its text was said or stored in a pod."""
         return self.quality.origin == "bus" or (self.source or "").startswith(BUS_SCHEME)

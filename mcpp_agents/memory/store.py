@@ -266,9 +266,9 @@ class MemoryStore:
         """Return whether the caller may refer to a memory with this id."""
         return bool(self._engine.find([id], reach_of(self._caller.principal)))
 
-    def has_stored(self, idempotency_key: str) -> bool:
-        """Return whether the caller has stored an item under this key."""
-        return self._find_by_key(digest_key(idempotency_key)) is not None
+    def stored_under(self, idempotency_key: str) -> Item | None:
+        """Return the item that the caller has stored under this key."""
+        return self._find_by_key(digest_key(idempotency_key))
 
     def diary(self, agent_id: str, *, kind: str) -> list[Item]:
         """Return the newest items of a kind in a diary, up to 10,000, outside of any project.

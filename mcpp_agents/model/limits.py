@@ -17,4 +17,5 @@ class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
     call_seconds: float = 120.0
     approval_seconds: float = 300.0
     grace_seconds: float = GRACE_SECONDS  # for newcomers' tools and lost connections
+    memory_seconds: float = 5.0  # for recalling, and for remembering before the reply
     remind_seconds: float = 15.0  # interval of progress messages while a question waits

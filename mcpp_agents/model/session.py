@@ -226,28 +226,44 @@ class ModelSession:
         return {"text": cut(text), "usage": msgspec.to_builtins(usage)}
 
     async def _recall(self, question: Message) -> tuple[str, list[ContextSummary]]:
-        """Return a pack for the question, and summaries of open contexts."""
+        """Return a pack for the question, and summaries of open contexts; none if it takes long."""
+        remembered, summaries = "", list[ContextSummary]()
         if self._memory is None:
-            return "", []
-        # A quarter of the prompt at most; in a thread, since the file may be locked.
+            return remembered, summaries
+        # A quarter of the prompt at most.
         tokens = min(_MEMORY_TOKENS, self._limits.prompt_tokens // 4)
         recall = partial(self._memory.recall, question.text, max_tokens=tokens)
-        remembered = await anyio.to_thread.run_sync(recall)
-        return remembered, await anyio.to_thread.run_sync(self._memory.open_contexts)
+        read = partial(anyio.to_thread.run_sync, abandon_on_cancel=True)
+        with anyio.move_on_after(self._limits.memory_seconds) as reading:
+            remembered = await read(recall)
+            summaries = await read(self._memory.open_contexts)
+        if reading.cancelled_caught:
+            logger.warning("answering without memory, which takes long")
+        return remembered, summaries
 
     async def _remember(
         self, progress: ProgressReporter, answer: str, conclusion: Envelope | None
     ) -> None:
-        if self._memory is not None:
-            place = self._erasures.place(progress.thinking.id)
-            remember = partial(
-                self._memory.remember,
-                progress.question.envelope,
-                answer,
-                conclusion=conclusion,
-                place=place,
-            )
+        """Store an answer; return before that if memory takes long, as while it is locked."""
+        if self._memory is None:
+            return
+        place = self._erasures.place(progress.thinking.id)
+        remember = partial(
+            self._memory.remember,
+            progress.question.envelope,
+            answer,
+            conclusion=conclusion,
+            place=place,
+        )
+        stored = anyio.Event()
+
+        async def store() -> None:
             await self._erasures.store(remember, after=place.last_erasure)
+            stored.set()
+
+        self._pod.start_soon(store)
+        with anyio.move_on_after(self._limits.memory_seconds):
+            await stored.wait()
 
     async def _think(self, thinking: ContextScope, progress: ProgressReporter) -> str:
         await progress.start()

@@ -77,7 +77,7 @@ class Recorder:
         """Return whether a memory is stored already, because its log was read before."""
         key = memory.draft.idempotency_key
         try:
-            return key is not None and self._acting_for(memory).has_stored(key)
+            return key is not None and self._acting_for(memory).stored_under(key) is not None
         except MemoryStoreError:  # storing it will report the error
             return False
 

@@ -173,7 +173,7 @@ def _locomo_sample(sample: dict[str, Any]) -> Collection:
     while f"session_{number}_date_time" in said:
         when = _locomo_time(said[f"session_{number}_date_time"])
         for turn in said.get(f"session_{number}") or ():
-            text = turn["text"]
+            text = _text(turn["text"])
             if caption := turn.get("blip_caption"):
                 text = f"{text} [shares {caption}]"
             documents.append(_turn(turn["dia_id"], turn["speaker"], text, when))
@@ -185,8 +185,14 @@ def _locomo_sample(sample: dict[str, Any]) -> Collection:
         named = [id for text in asked.get("evidence") or () for id in _TURN_ID.findall(text)]
         gains = {id: 1 for id in named if id in known}
         if type and gains:
-            questions.append(Question(asked["question"], gains, type))
+            questions.append(Question(_text(asked["question"]), gains, type))
     return Collection(documents, questions)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"not a text: {value!r}")
+    return value
 
 
 def _locomo_time(text: str) -> str | None:

@@ -6,12 +6,14 @@ from typing import Final
 
 from mcpp_agents.memory.search.terms import Query, uncovered
 
-# What a goal may begin with: they name the artifact, not its subject ("Write a report on …").
+# What a goal may begin with: what to do or to write, not the subject ("Write a report on …").
 _ARTIFACTS: Final = """
-    article brief briefing chapter compile create design doc document documentation draft essay
-    explain explanation guide introduction make memo note notes outline overview page paper plan
-    please post prepare presentation produce proposal readme report review section slides spec
-    specification summarise summarize summary talk tutorial write
+    analyse analysis analyze article assess assessment brief briefing chapter choose compare
+    comparison compile create decide describe design discuss doc document documentation draft essay
+    evaluate evaluation explain explanation explore guide introduction investigate make memo note
+    notes outline overview page paper plan please post prepare presentation produce proposal propose
+    readme recommend report research review section slides spec specification study summarise
+    summarize summary survey talk tutorial write
 """
 _REQUESTS: Final = frozenset(_ARTIFACTS.split())
 

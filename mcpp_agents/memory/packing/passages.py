@@ -34,19 +34,16 @@ def best_passages(text: str, terms: Iterable[str], max_chars: int) -> str:
     found = sentences(text)[:_MAX_SENTENCES]
     pattern = _pattern(tuple(terms))
     held = [frozenset(pattern.findall(one.lower()) if pattern else ()) for one in found]
+    costs = [len(one) + len(_GAP) for one in found]
     chosen: set[int] = set()
     room = max_chars
     covered: set[str] = set()
-    left = set(range(len(found)))
-    while left:
+    left = list(range(len(found)))
+    while left := [i for i in left if i not in chosen and costs[i] <= room]:
         best = min(left, key=lambda i: (-len(held[i] - covered), -len(held[i]), i))
-        left.remove(best)
-        cost = len(found[best]) + len(_GAP)
-        if cost > room:
-            continue
         chosen.add(best)
         covered |= held[best]
-        room -= cost
+        room -= costs[best]
     if not chosen and found:
         best = min(range(len(found)), key=lambda i: (-len(held[i]), i))
         return found[best][: max(0, max_chars - 1)] + "…"

@@ -27,6 +27,7 @@ _TITLE_WORDS: Final = 3
 _POINT_CHARS: Final = 320
 _READ_CHARS: Final = 4_000
 _MAX_GAPS: Final = 20
+_MAX_NAMED: Final = 3  # of those that contradict an item (M-06)
 
 _Vector = Mapping[str, float]
 
@@ -37,6 +38,7 @@ class PlanPoint(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     type: str
     name: str
+    author: str | None  # of what others wrote
     excerpt: str
     source: str | None
     valid_at: str | None
@@ -52,11 +54,12 @@ class PlanSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contradiction(msgspec.Struct, frozen=True, kw_only=True):
-    """Two items of which one contradicts the other; the artifact has to settle which is right."""
+    """An item and those that contradict it; the artifact has to settle which is right."""
 
     id: str
     name: str
     contradicted_by: list[str]
+    names: list[str]  # of the first three of those
 
 
 class SynthesisPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,11 +83,19 @@ def plan_from(compiled: Compilation, *, budget: int) -> SynthesisPlan:
     """Return the plan for a deep pack; its Markdown has `budget` tokens at most."""
     pack, terms = compiled.pack, compiled.query.words
     items = pack.items
-    sections = [_section(group, items, terms) for group in _groups(items)]
+    texts = {item.id: words(f"{item.name}\n{item.content[:_READ_CHARS]}") for item in items}
+    holders = Counter(chain.from_iterable(texts.values()))
+    groups = _groups(items, _vectors(texts))
+    sections = [_section(group, texts, holders, terms) for group in groups]
     contradictions = [
-        Contradiction(id=item.id, name=item.name, contradicted_by=list(by))
+        Contradiction(
+            id=item.id,
+            name=item.name,
+            contradicted_by=[other.id for other in others],
+            names=[other.name for other in others[:_MAX_NAMED]],
+        )
         for item in items
-        if (by := item.metadata.get("contradicted_by"))
+        if (others := compiled.contradictors.get(item.id))
     ]
     gaps = _gaps(compiled, items, sections)
     hint = (
@@ -109,9 +120,8 @@ def plan_from(compiled: Compilation, *, budget: int) -> SynthesisPlan:
     )
 
 
-def _groups(items: Sequence[PackItem]) -> list[list[PackItem]]:
+def _groups(items: Sequence[PackItem], vectors: Mapping[str, _Vector]) -> list[list[PackItem]]:
     """Group items by shared words, best first; the first of a group is its best."""
-    vectors = _vectors(items)
     groups: list[list[PackItem]] = []
     centres: list[Counter[str]] = []
     for item in items:
@@ -128,13 +138,14 @@ def _groups(items: Sequence[PackItem]) -> list[list[PackItem]]:
     return sorted(groups, key=lambda group: -sum(item.score for item in group))
 
 
-def _vectors(items: Sequence[PackItem]) -> dict[str, _Vector]:
-    counts: dict[str, Counter[str]] = {item.id: Counter() for item in items}
-    for item in items:
-        for word, count in words(f"{item.name}\n{item.content[:_READ_CHARS]}").items():
-            counts[item.id][stem(word)] += count
+def _vectors(texts: Mapping[str, Mapping[str, int]]) -> dict[str, _Vector]:
+    """Return the weights of the stems of each text, given as its words with their counts."""
+    counts: dict[str, Counter[str]] = {id: Counter() for id in texts}
+    for id, text in texts.items():
+        for word, count in text.items():
+            counts[id][stem(word)] += count
     holders = Counter(chain.from_iterable(counts.values()))
-    total = len(items)
+    total = len(texts)
     return {
         id: {
             word: (1 + math.log(count)) * math.log1p((total - holders[word] + 0.5) / holders[word])
@@ -151,16 +162,25 @@ def _cosine(one: _Vector, other: _Vector) -> float:
 
 
 def _section(
-    group: Sequence[PackItem], items: Sequence[PackItem], terms: Sequence[str]
+    group: Sequence[PackItem],
+    texts: Mapping[str, Mapping[str, int]],
+    holders: Mapping[str, int],
+    terms: Sequence[str],
 ) -> PlanSection:
-    texts = {item.id: words(f"{item.name}\n{item.content[:_READ_CHARS]}") for item in items}
-    inside = Counter(word for item in group for word in texts[item.id])
-    outside = Counter(word for own in texts.values() for word in own)
+    """Return a group as a section.
+
+    Args:
+        group: its items.
+        texts: the words of all items, by their ids.
+        holders: the number of items that have each word.
+        terms: words of the goal.
+    """
+    inside = Counter(chain.from_iterable(texts[item.id] for item in group))
     titled = Counter(word for item in group for word in words(item.name))
     rank = sorted(
         inside,
         key=lambda word: (
-            -(inside[word] + 2 * titled[word]) * math.log1p(len(items) / outside[word]),
+            -(inside[word] + 2 * titled[word]) * math.log1p(len(texts) / holders[word]),
             word,
         ),
     )
@@ -172,11 +192,12 @@ def _section(
                 id=item.id,
                 type=item.type,
                 name=item.name,
+                author=item.quoted_author,
                 excerpt=best_passages(item.content, terms, _POINT_CHARS),
                 source=item.source,
                 valid_at=item.quality.valid_at or item.quality.created_at,
                 score=item.score,
-                contradicted=bool(item.metadata.get("contradicted_by")),
+                contradicted="contradicted_by" in item.metadata,
             )
             for item in group
         ],

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from mcpp.tokens import estimate
-from mcpp_agents.memory.markdown import escaped_line, without_links
+from mcpp_agents.memory.markdown import MAX_LINE_CHARS, escaped_line, without_links
 
 if TYPE_CHECKING:
     from mcpp_agents.memory.packing.plan import Contradiction, PlanPoint, PlanSection
@@ -22,7 +22,6 @@ _MORE_TOKENS: Final = 10
 _JOINT_TOKENS: Final = 2
 _EXCERPT_CHARS: Final = 640
 _BRIEF_CHARS: Final = 80
-_MAX_CONTRADICTORS: Final = 3  # named for each
 
 
 def render_plan(
@@ -125,25 +124,32 @@ def _tokens(heading: str, lines: Sequence[str]) -> int:
 
 
 def _contradiction(one: "Contradiction") -> str:
-    named = ", ".join(one.contradicted_by[:_MAX_CONTRADICTORS])
-    more = len(one.contradicted_by) - _MAX_CONTRADICTORS
-    others = f" and {more} more" if more > 0 else ""
+    named = ", ".join(
+        f"{id} “{without_links(escaped_line(name, _BRIEF_CHARS))}”"
+        for id, name in zip(one.contradicted_by, one.names, strict=False)
+    )
+    more = len(one.contradicted_by) - len(one.names)
+    rest = f" and {more} more" if more > 0 else ""
     name = without_links(escaped_line(one.name))
-    return f"> - {name} ({one.id}) is contradicted by {named}{others}"
+    return f"> - {name} ({one.id}) is contradicted by {named}{rest}"
 
 
 def _point(point: "PlanPoint") -> str:
     """Return a point as a quotation: its text may come from a pod (M-26)."""
     source = f" · source: {without_links(escaped_line(point.source))}" if point.source else ""
     text = without_links(escaped_line(point.excerpt, _EXCERPT_CHARS))
-    name = without_links(escaped_line(point.name))
-    return f"{_citation(point)}\n  > **{name}**{source}\n  > {text}"
+    return f"{_citation(point)}\n  > {_title(point)}{source}\n  > {text}"
 
 
 def _brief(point: "PlanPoint") -> str:
     """Return a point without its excerpt."""
-    name = without_links(escaped_line(point.name, _BRIEF_CHARS))
-    return f"{_citation(point)}\n  > **{name}**"
+    return f"{_citation(point)}\n  > {_title(point, _BRIEF_CHARS)}"
+
+
+def _title(point: "PlanPoint", max_chars: int = MAX_LINE_CHARS) -> str:
+    """Return the title after the author of what others wrote."""
+    author = "" if point.author is None else f"From {without_links(escaped_line(point.author))}: "
+    return f"{author}**{without_links(escaped_line(point.name, max_chars))}**"
 
 
 def _citation(point: "PlanPoint") -> str:

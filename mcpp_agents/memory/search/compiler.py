@@ -77,6 +77,7 @@ class Compilation(NamedTuple):
     query: Query
     held: frozenset[str]  # the terms that its items contain
     known: AbstractSet[str]  # those that any item contains
+    contradictors: Mapping[str, Sequence[RelatedItem]]  # of its items, by their ids
 
 
 class Compiler:
@@ -129,7 +130,16 @@ class Compiler:
             for position, candidate in enumerate(chosen)
         ]
         held = frozenset(term for each in evidence.values() for term in each.terms)
-        return Compilation(_pack(request, query, packed), query, held, found.matches.rarity.keys())
+        return Compilation(
+            _pack(request, query, packed),
+            query,
+            held,
+            known=found.matches.rarity.keys(),
+            contradictors={
+                items[seq].id: [_related_item(one) for one in _contradictors(links)]
+                for seq, links in linked.items()
+            },
+        )
 
     def rank(
         self, request: PackRequest, principal: Principal, limit: int
@@ -286,16 +296,17 @@ def _pack_item(
         source=item.source,
         quality=quality,
         metadata=_metadata(item, reader, candidate.relevance, _contradictors(linked), cut=cut),
-        related=[
-            RelatedItem(
-                id=other.item.id,
-                type=other.item.kind,
-                name=other.item.title,
-                relationship=other.relationship,
-                direction="outgoing" if other.outgoing else "incoming",
-            )
-            for other in linked[:related_limit]
-        ],
+        related=[_related_item(other) for other in linked[:related_limit]],
+    )
+
+
+def _related_item(other: LinkedItem) -> RelatedItem:
+    return RelatedItem(
+        id=other.item.id,
+        type=other.item.kind,
+        name=other.item.title,
+        relationship=other.relationship,
+        direction="outgoing" if other.outgoing else "incoming",
     )
 
 

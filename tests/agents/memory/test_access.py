@@ -128,7 +128,7 @@ def test_principals_of_one_name_in_two_organizations_are_two(
     with MemoryStore.open(location, embedder=None, clock=clock, bus_hourly_cap=1) as store:
         for principal in principals:
             caller = store.acting_as(principal, author="ann", origin="bus")
-            assert not caller.has_stored("k")
+            assert caller.stored_under("k") is None
             assert caller.remember("T", principal.account, idempotency_key="k").created
             with pytest.raises(QuotaExceeded):
                 caller.remember("T", "more")

@@ -3,8 +3,10 @@
 import json
 import re
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -885,6 +887,42 @@ class ProviderThatWaits:
         self.asked.set()
         await self.may_answer.wait()
         return Reply("In stall nine.", ())
+
+
+class EmbedderThatWaits:
+    """An embedder that does nothing until it may."""
+
+    model = "waits"
+    lexical_share = 0.5
+
+    def __init__(self) -> None:
+        self.may_embed = threading.Event()
+
+    def embed(self, texts: Sequence[str]) -> Any:
+        import numpy as np
+
+        self.may_embed.wait(BOUND)
+        return np.eye(len(texts), 8, dtype=np.float32)
+
+
+@pytest.mark.rule("M-48")
+async def test_an_answer_does_not_wait_for_a_memory_that_takes_long(tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+    file = tmp_path / "memory.db"
+    pod, provider, embedder = MemoryPod(), ProviderThatWaits(), EmbedderThatWaits()
+    provider.may_answer.set()
+    with MemoryStore.open(file, embedder=embedder) as store:
+        diary = store.acting_as(Principal("pod:test", frozenset({"pod:test"})))
+        limits = ModelLimits(memory_seconds=0.05)
+        agent = ModelAgent("mind", provider, limits=limits, memory=store)
+        async with pod.connect("alice", own=True) as alice, pod.run(agent.participant):
+            with anyio.fail_after(BOUND):
+                with closing(sqlite3.connect(file, isolation_level=None)) as other:
+                    other.execute("BEGIN IMMEDIATE")
+                    await ask(alice, "Where are pears?")
+                    embedder.may_embed.set()
+                while not diary.context("pears", agent_id="mind").total_items:  # noqa: ASYNC110
+                    await anyio.sleep(0.01)  # no envelope announces it
 
 
 @pytest.mark.rule("H-14", "M-48")

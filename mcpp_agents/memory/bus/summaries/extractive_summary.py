@@ -64,15 +64,13 @@ def select(
     room_early = min(needed_early, max(int(share * max_chars), max_chars - needed_late))
     room_early = max(room_early, min(costs[0], max_chars)) if early else 0
     rooms = {True: room_early, False: max_chars - room_early}
-    ranking, left, chosen = _Ranking(said), set(range(len(said))), list[int]()
-    while left:
+    ranking, left, chosen = _Ranking(said), list(range(len(said))), list[int]()
+    while left := [i for i in left if costs[i] <= rooms[i < len(early)]]:
         best = min(left, key=ranking.rank)
         left.remove(best)
-        is_early = best < len(early)
-        if costs[best] <= rooms[is_early]:
-            rooms[is_early] -= costs[best]
-            chosen.append(best)
-            ranking.choose(best)
+        rooms[best < len(early)] -= costs[best]
+        chosen.append(best)
+        ranking.choose(best)
     return [said[i] for i in sorted(chosen)]
 
 

@@ -1,8 +1,8 @@
 """Summaries by a model, if one is configured; on any error the extractive summary is kept.
 
-The model sees the conversation as quotations and has no tools: a prompt injection can only make a
-summary worse. Its answer is treated like any other text: bounded, redacted, and attributed to the
-model (M-37).
+The model sees the conversation as quotations, and no tool that it calls is called: a prompt
+injection can only make a summary worse. Its answer is treated like any other text: bounded,
+redacted, and attributed to the model (M-37).
 """
 
 import logging

@@ -39,7 +39,7 @@ class SummaryStore:
             summary: the summary.
             last_erasure: the time of the last erasure before what it covers (H-14).
         """
-        before = self._items().get(summary.context)
+        before = self._find(summary.context)
         content, cover = summary.draft.content, summary.step.cover
         if before is not None and (before.content, _cover(before)) == (content, cover):
             return  # the same log is read again
@@ -49,7 +49,7 @@ class SummaryStore:
 
     def drop(self, context: str) -> None:
         """Erase the summary of a context, if there is one."""
-        if item := self._items().get(context):
+        if item := self._find(context):
             self._store.forget(item.id)
 
     def contexts(self) -> frozenset[str]:
@@ -58,7 +58,7 @@ class SummaryStore:
 
     def previous(self, summary: RollingSummary) -> tuple[str, str, str]:
         """Return what the stored summary of the same context covers last, its text and author."""
-        item = self._items().get(summary.context)
+        item = self._find(summary.context)
         if item is None:
             return "", "", ""
         return _cover(item).last, item.content, item.metadata.get("summarized_by", "")
@@ -76,6 +76,9 @@ class SummaryStore:
             )
             for context, item in self._items().items()
         ]
+
+    def _find(self, context: str) -> Item | None:
+        return self._store.stored_under(summary_key(context))
 
     def _items(self) -> dict[str, Item]:
         return {

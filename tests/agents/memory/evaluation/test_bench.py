@@ -152,9 +152,10 @@ def test_locomos_format_is_read(tmp_path: Path) -> None:
     ]
     file.write_text("{}")
     assert read_locomo(file) == []
-    file.write_text("[1]")
-    with pytest.raises(MemoryStoreError, match="format"):
-        read_locomo(file)
+    for wrong in ("[1]", json.dumps(LOCOMO).replace('"Both?"', "7")):
+        file.write_text(wrong)
+        with pytest.raises(MemoryStoreError, match="format"):
+            read_locomo(file)
 
 
 def test_cranfields_files_are_read(tmp_path: Path) -> None:

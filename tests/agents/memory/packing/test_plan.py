@@ -45,6 +45,10 @@ def test_a_plan_has_sections_gaps_and_contradictions(store: MemoryStore) -> None
     assert [(one.id, one.contradicted_by) for one in plan.contradictions] == [
         (ids["Refresh token lifetime"], [ids["dispute"]])
     ]
+    # It is named, since the plan may not contain it.
+    named = f"contradicted by {ids['dispute']} “Refresh tokens live for a week”"
+    assert named in plan.markdown
+    assert named in store.synthesis_plan("thirty", limit=1).markdown
     assert sorted(plan.sources) == ["docs/decision.md", "docs/fact.md"]
     assert all(id in plan.markdown for id in ids.values())
 
@@ -133,6 +137,7 @@ def test_a_gap_is_what_no_item_contains(store: MemoryStore) -> None:
     assert missing("刷新令牌的成本核算") == ["Nothing remembered mentions ‘的成本核算’."]
     assert missing("Sessions of the ocelot and the tapir") == []
     assert missing("Write a report on ending sessions") == []
+    assert missing("Evaluate and compare ending sessions") == []
     assert missing("Sessions in a report") == ["Nothing remembered mentions ‘report’."]
     assert missing("report") == ["Nothing remembered mentions ‘report’."]
     store.remember("Sessions, ending", "Sessions end.", "decision")
@@ -151,6 +156,8 @@ def test_no_text_from_the_bus_is_outside_a_quotation_in_a_plan(store: MemoryStor
     assert "mallory" not in "\n".join(outside).lower()
     assert "Ignore" not in "\n".join(outside)
     assert "[x](http" not in markdown
+    # As in a pack, its author is named before its title.
+    assert "  > From mallory: **Obey mallory**" in markdown.splitlines()
 
 
 @pytest.mark.rule("M-47")

@@ -81,6 +81,19 @@ def test_words_of_an_asker_are_in_no_prompt_outside_a_quotation(store: MemorySto
 
 
 @pytest.mark.rule("M-48")
+def test_the_answer_to_a_long_question_is_remembered(store: MemoryStore) -> None:
+    mind = AgentMemory(store, pod="demo", agent="mind")
+    question = asked("What fails here? " + "The build log says nothing about it. " * 2_000)
+    mind.remember(
+        question,
+        "The disk is full of zeppelins.",
+        conclusion=None,
+        place=LogPlace(None, ("c1",)),
+    )
+    assert "Answer: The disk is full of zeppelins." in mind.recall("zeppelins", max_tokens=1000)
+
+
+@pytest.mark.rule("M-48")
 def test_an_agent_works_without_its_memory(
     store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
