@@ -443,7 +443,8 @@ def over_tcp(url: str) -> Iterator[str]:
         target.shutdown(socket.SHUT_WR)
 
     def accept() -> None:
-        with ThreadPoolExecutor() as pool, ExitStack() as opened:
+        # Closed after the forwarders have ended: closing a socket does not end a `recv`.
+        with ExitStack() as opened, ThreadPoolExecutor() as pool:
             while True:
                 try:
                     client = opened.enter_context(listener.accept()[0])
