@@ -1,4 +1,4 @@
-"""Copying a memory file into a database: items, relations, vectors, audit, quotas and opt-outs.
+"""Copying a memory file into a database: items, relations, vectors, audit and opt-outs.
 
 The copy reads and writes in batches, so its need of memory is bounded. Each batch is one write, and
 what the database has already is left out: after an interruption, the same command continues. What

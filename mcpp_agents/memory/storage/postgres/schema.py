@@ -37,8 +37,8 @@ def prepare(connection: "Connection[Any]", *, wait_seconds: float = 30.0) -> Non
     """Bring the schema to the version of this program.
 
     Raises:
-        MemoryStoreError: the schema is newer, the role may not create it, or another program holds
-            a lock for longer than `wait_seconds`.
+        MemoryStoreError: the schema is newer, the role may not use, create or migrate it, or
+            another program holds a lock for longer than `wait_seconds`.
     """
     import psycopg
 
@@ -69,7 +69,8 @@ def prepare(connection: "Connection[Any]", *, wait_seconds: float = 30.0) -> Non
         ) from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise MemoryStoreError(
-            f"The database role may not create the memory's tables: {_first_line(error)}"
+            "The database role may not use, create or migrate the memory's tables:"
+            f" {_first_line(error)}"
         ) from error
 
 
