@@ -74,9 +74,11 @@ help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
 
 ## make test            lint, types and every test, as CI runs them
+# What has failed runs once more, alone: on a busy machine, browsers and servers may be too slow for a test.
 test: $(DEV)
 	@$(MAKE) --no-print-directory --jobs=4 check $(SETUP)
-	@$(BIN)/pytest $(PARALLEL)
+	@$(BIN)/pytest $(PARALLEL) || { test $$? = 1 && echo "Once more, one after another:" && \
+		$(BIN)/pytest --last-failed --last-failed-no-failures=none --verbose; }
 
 ## make quick           lint, types and the fast tests; no agents, no browser
 quick: check

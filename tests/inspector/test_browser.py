@@ -810,9 +810,16 @@ def test_proposals_do_not_move_under_the_pointer(page: Page, harness: InspectorH
     expect(cards.locator(".name")).to_have_text(["third"])
 
 
-# Clicks the button that moves to the position of a decision button, as soon as it is there.
-PRESS_MOVED_BUTTON = """button => {
-  const {x, y} = button.getBoundingClientRect();
+# Clicks the button that moves to the position of a decision button, as soon as it is there. Returns
+# when the decision button itself has come to rest.
+PRESS_MOVED_BUTTON = """async button => {
+  const place = () => button.getBoundingClientRect();
+  const frame = () => new Promise(requestAnimationFrame);
+  for (let still = 0, y = NaN; still < 10; await frame()) {
+    still = place().y === y ? still + 1 : 0;
+    y = place().y;
+  }
+  const {x, y} = place();
   const about = one => one.closest('.decision').dataset.about;
   const before = about(button);
   delete document.body.dataset.pressed;
@@ -1091,10 +1098,20 @@ def test_a_silently_dead_connection_is_detected_and_its_messages_are_sent_again(
         page.on("websocket", lambda socket: sockets.append(socket))
         page.clock.install()
         sign_in(page, harness, url=origin)
+        expect(page.locator("#log")).to_contain_text("announces its card")  # no answer is awaited
+        probes: list[str] = []
+
+        def note_probe(text: str | bytes) -> None:
+            sent = json.loads(text)
+            if sent["kind"] == "pod/filter":
+                probes.append(sent["id"])
+
+        sockets[0].on("framesent", note_probe)
         # A connection that is merely idle is probed and stays open.
-        for _ in range(3):
+        for number in range(1, 4):
             with sockets[0].expect_event(
-                "framereceived", lambda text: "system/filter" in str(text)
+                "framereceived",
+                lambda text, number=number: len(probes) == number and probes[-1] in str(text),
             ):
                 page.clock.fast_forward(16_000)
         expect(page.locator("#status")).to_have_text("Signed in as ada")

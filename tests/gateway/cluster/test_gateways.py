@@ -373,7 +373,8 @@ async def test_an_idle_gateway_notices_that_its_servers_have_no_majority(
                 assert process is not None
                 process.kill()
                 process.wait()
-            await eventually(lambda: not only.is_log_reachable, 60)
+            link = only.cluster._link  # which may have to connect to the third server first
+            await eventually(lambda: link.is_connected and not only.is_log_reachable, 60)
             assert "503" in await get(only, "/healthz")
             assert not await answered_has_leader(found)
             assert not only.is_log_reachable
