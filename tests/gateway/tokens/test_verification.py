@@ -434,6 +434,35 @@ def test_a_key_server_that_sends_a_byte_at_a_time_is_cut_off(
 
 
 @pytest.mark.rule("S-08")
+@pytest.mark.parametrize(
+    ("start", "repeated"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"X: 1\r\n"),
+    ],
+    ids=["interim answers", "trailers"],
+)
+def test_whatever_a_key_server_sends_is_bounded(start: bytes, repeated: bytes) -> None:
+    sent = 0
+
+    def flood(listener: socket.socket) -> None:
+        nonlocal sent
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.sendall(start)
+            while sent < 64 * fetching.MAX_BYTES:
+                connection.sendall(repeated * 1_000)
+                sent += len(repeated) * 1_000
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=flood, args=(listener,))
+        thread.start()
+        with pytest.raises(KeySetError, match="sent more than 524288 bytes"):
+            fetching.fetch(f"http://127.0.0.1:{listener.getsockname()[1]}/")
+        thread.join()
+
+
+@pytest.mark.rule("S-08")
 @pytest.mark.parametrize("host", ["exa mple.org", "exa\tmple.org", "a" * 64 + ".org", ".org", "["])
 def test_an_address_that_no_server_can_have_is_an_error_of_the_key_server(host: str) -> None:
     with pytest.raises(KeySetError):
