@@ -18,7 +18,7 @@ _CHUNK_BYTES: Final = 16_384
 _MAX_RECEIVED_BYTES: Final = 2 * MAX_BYTES  # with heads, sizes of chunks and trailers
 
 
-class _BoundedStream(io.RawIOBase):
+class _LimitedInput(io.RawIOBase):
     """What a socket receives, up to a limit: `http.client` reads some parts without one."""
 
     def __init__(self, stream: io.RawIOBase) -> None:
@@ -40,12 +40,12 @@ class _BoundedStream(io.RawIOBase):
         super().close()
 
 
-class _BoundedResponse(http.client.HTTPResponse):
+class _LimitedResponse(http.client.HTTPResponse):
     """An answer of which so much is read at most."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.fp: Any = io.BufferedReader(_BoundedStream(self.fp.detach()))
+        self.fp: Any = io.BufferedReader(_LimitedInput(self.fp.detach()))
 
 
 def fetch(url: str) -> bytes:
@@ -59,7 +59,7 @@ def fetch(url: str) -> bytes:
 def _fetch(url: SplitResult) -> bytes:
     deadline = time.monotonic() + MAX_SECONDS
     line = _connection(url)
-    line.response_class = _BoundedResponse
+    line.response_class = _LimitedResponse
     stream: socket.socket | None = None
 
     def cut_off() -> None:
