@@ -9,6 +9,7 @@ its keys; any other value must be equal, including its JSON type. A missing valu
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -43,7 +44,8 @@ class Capabilities:
 
     def __init__(self, patterns: Iterable[Mapping[str, Any]]) -> None:
         self.patterns = tuple(patterns)
-        self._rules = [_compile_rule(rule, f"$[{i}]") for i, rule in enumerate(self.patterns)]
+        self._compile_rules()  # for mistakes; kept only once something is sent
+        self._rules: list[tuple[_Test, _Rule | None]] | None = None
         self.reads_context = any("context" in pattern for pattern in self.patterns)
         self._by_kind: dict[str, bool | tuple[_Rule, ...]] = {}
 
@@ -61,8 +63,13 @@ class Capabilities:
         """Return capabilities that allow what both of these allow; the patterns are the first's."""
         return _Both(self, others)
 
+    def _compile_rules(self) -> list[tuple[_Test, _Rule | None]]:
+        return [_compile_rule(rule, f"$[{i}]") for i, rule in enumerate(self.patterns)]
+
     def _decide_kind(self, kind: str) -> bool | tuple[_Rule, ...]:
         """Return the decision for a kind, or the rules to evaluate if it depends on the rest."""
+        if self._rules is None:
+            self._rules = self._compile_rules()
         spelled = decoded(kind)
         rest = [rule for matches, rule in self._rules if matches(spelled)]
         decision = True if None in rest else tuple(rule for rule in rest if rule) or False
@@ -76,7 +83,7 @@ class _Both(Capabilities):
     """The patterns of a participant, bounded by those that its issuer may grant (S-05)."""
 
     def __init__(self, stated: Capabilities, allowed: Capabilities) -> None:
-        self.patterns, self._rules, self._by_kind = stated.patterns, stated._rules, {}
+        self.patterns, self._rules, self._by_kind = stated.patterns, None, {}
         self.reads_context = stated.reads_context or allowed.reads_context
         self.bounds: Capabilities = allowed
 
@@ -127,14 +134,14 @@ def compile_pattern(pattern: Any, path: str = "$", depth: int = 1) -> _Test:
     """Return the predicate for a pattern. An array matches if each of its elements does."""
     if depth > MAX_DEPTH:
         raise CapabilityError(path, f"nests deeper than {MAX_DEPTH} levels")
-    test = _compile(pattern, path, depth)
+    return partial(_matches, _compile(pattern, path, depth))
 
-    def matches(value: Any) -> bool:
-        if isinstance(value, list | tuple):
-            return bool(value) and all(map(matches, value))
-        return test(value)
 
-    return matches
+# No closure, which would refer to itself: patterns are freed at once, and not by the collector.
+def _matches(test: _Test, value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(map(partial(_matches, test), value))
+    return test(value)
 
 
 def _compile(pattern: Any, path: str, depth: int) -> _Test:

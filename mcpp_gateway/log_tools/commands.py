@@ -117,7 +117,12 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument(
         "--seal", action="store_true", help="first let nothing be added any more: to move the log"
     )
-    export.add_argument("--output", type=Path, metavar="FILE", help="instead of standard output")
+    export.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="a new file that only you can read, instead of standard output",
+    )
     export.add_argument(
         "--readable", action="store_true", help="leave out what is damaged, and name it"
     )

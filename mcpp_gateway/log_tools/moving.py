@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -140,8 +141,9 @@ def _folder_lines(arguments: argparse.Namespace) -> Iterator[bytes]:
 def _output(path: Path | None) -> "nullcontext[BinaryIO] | BinaryIO":
     if path is None:
         return nullcontext(sys.stdout.buffer)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        return path.open("xb")
+        return os.fdopen(os.open(path, flags, 0o600), "wb")  # as private as the log
     except FileExistsError:
         raise LogToolError(f"{path} exists") from None
 

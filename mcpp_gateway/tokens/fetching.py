@@ -1,12 +1,13 @@
 """Fetches a JWK set over HTTP, within bounds of time and size. Blocking: it runs in a thread."""
 
 import http.client
+import io
 import socket
 import ssl
 import threading
 import time
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 from mcpp_gateway.tokens.keys import KeySetError
@@ -14,6 +15,37 @@ from mcpp_gateway.tokens.keys import KeySetError
 MAX_BYTES: Final = 262_144
 MAX_SECONDS: Final = 5.0
 _CHUNK_BYTES: Final = 16_384
+_MAX_RECEIVED_BYTES: Final = 2 * MAX_BYTES  # with heads, sizes of chunks and trailers
+
+
+class _LimitedInput(io.RawIOBase):
+    """What a socket receives, up to a limit: `http.client` reads some parts without one."""
+
+    def __init__(self, stream: io.RawIOBase) -> None:
+        self._stream = stream
+        self._left = _MAX_RECEIVED_BYTES
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        size: int | None = self._stream.readinto(buffer)
+        self._left -= size or 0
+        if self._left < 0:
+            raise KeySetError(f"the key server sent more than {_MAX_RECEIVED_BYTES} bytes")
+        return size
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+class _LimitedResponse(http.client.HTTPResponse):
+    """An answer of which so much is read at most."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.fp: Any = io.BufferedReader(_LimitedInput(self.fp.detach()))
 
 
 def fetch(url: str) -> bytes:
@@ -27,6 +59,7 @@ def fetch(url: str) -> bytes:
 def _fetch(url: SplitResult) -> bytes:
     deadline = time.monotonic() + MAX_SECONDS
     line = _connection(url)
+    line.response_class = _LimitedResponse
     stream: socket.socket | None = None
 
     def cut_off() -> None:

@@ -13,6 +13,7 @@ from mcpp_gateway.tokens.keys import VerifyingKey
 from mcpp_gateway.tokens.verdicts import BadToken, Unverifiable, Verdict
 
 _ALGORITHMS: Final = ("EdDSA", "ES256", "RS256")
+_TRIED_KEYS: Final = 4  # each costs a forged token 0.1 ms of this process
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Issuers:
         if not isinstance(key_id, str | None):
             return BadToken()
         waiting: Unverifiable | None = None
-        refusal = BadToken()
+        refusal, refused = BadToken(), None
         was_tried = False
         for issuer in self._candidates(claims):
             keys = issuer.keys.find(key_id, header["alg"])
@@ -69,19 +70,25 @@ class Issuers:
             if found is not None:
                 claims, key = found
                 grant = self._grant(claims, issuer, now)
-                if isinstance(grant, BadToken):
-                    return grant
-                return replace(grant, key=key.fingerprint)
+                if isinstance(grant, Grant):
+                    return replace(grant, key=key.fingerprint)
+                refused = refused or grant
+                continue
             was_tried = was_tried or bool(keys)
             if not any(key.id is not None and key.id == key_id for key in keys):
                 waiting = waiting or _unverifiable(issuer, may_refresh)
-        if waiting is None:
-            return refusal
+        if refused is not None or waiting is None:
+            return refused or refusal
         return replace(waiting, is_guess=was_tried and refusal.reason is None)
 
     def _candidates(self, claims: Mapping[str, Any]) -> list[Issuer]:
+        """Return the issuers that a token may be of, those first that it names.
+
+        Public keys are known to everyone: an issuer may list those of another.
+        """
         stated = claims.get("iss")
-        return [each for each in self._issuers if each.issuer in (None, stated)]
+        named = [each for each in self._issuers if each.issuer == stated is not None]
+        return [*named, *(each for each in self._issuers if each.issuer is None)]
 
     def _grant(self, claims: Mapping[str, Any], issuer: Issuer, now: float) -> Grant | BadToken:
         try:
@@ -116,8 +123,9 @@ def _verify(
 
     Raises ClaimError if one did, for another audience.
     """
-    for key in keys:
-        claims = _read(token, key, issuer) if key.algorithm == algorithm else None
+    fitting = [key for key in keys if key.algorithm == algorithm]
+    for key in fitting[:_TRIED_KEYS]:
+        claims = _read(token, key, issuer)
         if claims is not None:
             return claims, key
     return None

@@ -42,6 +42,15 @@ def test_the_number_of_open_codes_is_limited() -> None:
     assert len(invitations._open) <= 256
 
 
+@pytest.mark.rule("G-63")
+def test_a_participant_that_asks_for_many_codes_does_not_displace_those_of_others() -> None:
+    invitations = Invitations()
+    invitations.add("code", ("demo", "eve"), 0.0)
+    for number in range(1000):
+        invitations.add(str(number), ADA, 0.0)
+    assert invitations.redeem("code", 1.0) == ("demo", "eve")
+
+
 @pytest.mark.rule("G-61")
 def test_a_session_survives_a_restart_with_the_same_key_and_no_other() -> None:
     session = SessionTokens(b"key").issue(ADA, SECRETS[ADA], 0.0)

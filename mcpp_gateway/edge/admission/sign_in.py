@@ -19,7 +19,9 @@ import msgspec
 CODE_BYTES: Final = 16
 CODE_SECONDS: Final = 120.0
 SESSION_SECONDS: Final = 12 * 3600.0
-# Bounds memory: above this the oldest code is dropped.
+# Above these the oldest code is dropped: of a participant, so that it cannot displace others'; and
+# of all, which bounds memory.
+_MAX_OWN_CODES: Final = 16
 _MAX_CODES: Final = 256
 _PREFIX: Final = "session~"
 
@@ -35,6 +37,9 @@ class Invitations:
     def add(self, code: str, identity: Identity, now: float) -> None:
         """Accept a code for a participant, once and for two minutes."""
         self._remove_expired(now)
+        own = [key for key, (owner, _) in self._open.items() if owner == identity]
+        if len(own) >= _MAX_OWN_CODES:
+            del self._open[own[0]]
         self._open[_key(code)] = (identity, now + CODE_SECONDS)
         if len(self._open) > _MAX_CODES:
             del self._open[next(iter(self._open))]

@@ -520,6 +520,7 @@ def test_export_and_import_use_files_or_standard_streams(
 ) -> None:
     file = tmp_path / "log.jsonl"
     assert main(["export", str(sample), "--output", str(file)]) == 0
+    assert file.stat().st_mode & 0o777 == 0o600
     assert main(["export", str(sample)]) == 0
     assert capsysbinary.readouterr().out == file.read_bytes()
     assert main(["export", str(sample), "--output", str(file)]) == 1

@@ -3,6 +3,7 @@
 import gc
 import random
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,6 +70,21 @@ def test_little_is_kept_of_participants_that_have_left() -> None:
         tracemalloc.stop()
     assert len(found.known()) == count
     assert kept / count < 3000
+
+
+@pytest.mark.rule("S-15", "S-04")
+def test_an_issuer_with_too_many_names_loses_those_that_joined_first_and_no_other_issuer_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mcpp_gateway.core.joining.members.MAX_NAMES", 3)
+    found = members(granted("ada"))
+    found.add("u0")
+    for i in (0, 1, 2, 3, 4, 1):
+        found.grant(replace(granted(f"u{i}"), issuer="other"), NOW)
+    found.forget_owners(NOW, ["company", "other"])
+    owners = {each.participant: each.issuer for each in found.owners()}
+    assert owners == {"ada": "company", "u0": "other", "u4": "other", "u1": "other"}
+    assert not found.knows("u2")
 
 
 @pytest.mark.rule("S-15", "S-04")

@@ -145,6 +145,48 @@ def test_issuers_with_the_same_keys_are_told_apart_by_their_audiences() -> None:
         assert found.issuer == name
 
 
+def with_keys_of(issuer: LoopbackIssuer, rights: RightsReader, iss: str | None) -> Issuer:
+    loop = asyncio.new_event_loop()
+    cache = KeyCache(rights.issuer, lambda: read_key_set(issuer.key_set()), loop, time.time)
+    cache.load()
+    loop.close()
+    return Issuer(iss, "mcpp", cache, rights)
+
+
+@pytest.mark.rule("S-03")
+@pytest.mark.parametrize(
+    ("iss", "allowed"),
+    [("https://issuer", "*"), (None, "x-*")],
+    ids=["named by the token", "whose template fits"],
+)
+def test_an_issuer_that_lists_the_keys_of_another_does_not_take_its_tokens(
+    iss: str | None, allowed: str
+) -> None:
+    company = LoopbackIssuer()
+    thief = RightsReader("thief", Template(participants=(allowed,)), "mcpp")
+    issuers = Issuers(
+        [with_keys_of(company, thief, None), with_keys_of(company, rights("company"), iss)],
+        ["demo"],
+    )
+    found = issuers.verify(company.sign("ada"), time.time())
+    assert isinstance(found, Grant)
+    assert found.issuer == "company"
+    expired = issuers.verify(company.sign("ada", exp=time.time() - 60), time.time())
+    assert isinstance(expired, BadToken)
+    assert expired.reason is not None
+
+
+@pytest.mark.rule("S-08")
+@pytest.mark.parametrize("signs", [4, 5])
+def test_of_many_keys_with_one_id_few_are_tried(signs: int) -> None:
+    issuer = LoopbackIssuer()
+    others = [jwk(new_key(), "first") for _ in range(signs - 1)]
+    data = json.dumps({"keys": [*others, jwk(issuer.keys["first"], "first")]}).encode()
+    issuer.key_set = lambda: data  # type: ignore[method-assign]
+    found = verifier(issuer).verify(issuer.sign("ada"), time.time())
+    assert isinstance(found, Grant) == (signs == 4)
+
+
 @pytest.mark.rule("S-13")
 @pytest.mark.parametrize("claims", [{"sub": 7}, {"sub": None}, {"sub": "a b"}])
 def test_a_signed_token_with_a_wrong_subject_is_no_guess(claims: dict[str, Any]) -> None:
@@ -219,6 +261,14 @@ def test_keys_for_other_uses_algorithms_and_lengths_are_skipped() -> None:
         jwk(key, "good"),
     ]
     found = read_key_set(json.dumps({"keys": items}).encode())
+    assert [each.id for each in found] == ["good"]
+
+
+@pytest.mark.rule("S-02")
+def test_an_rsa_key_that_takes_long_to_verify_with_is_skipped() -> None:
+    good, slow = (jwk(new_key("RS256"), id, "RS256") for id in ("good", "slow"))
+    slow["e"] = slow["n"][4:-2] + "_w"  # odd, and of nearly as many bits
+    found = read_key_set(json.dumps({"keys": [slow, good]}).encode())
     assert [each.id for each in found] == ["good"]
 
 
@@ -381,6 +431,35 @@ def test_a_key_server_that_sends_a_byte_at_a_time_is_cut_off(
         finally:
             ended.set()
             thread.join()
+
+
+@pytest.mark.rule("S-08")
+@pytest.mark.parametrize(
+    ("start", "repeated"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"X: 1\r\n"),
+    ],
+    ids=["interim answers", "trailers"],
+)
+def test_whatever_a_key_server_sends_is_bounded(start: bytes, repeated: bytes) -> None:
+    sent = 0
+
+    def flood(listener: socket.socket) -> None:
+        nonlocal sent
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.sendall(start)
+            while sent < 64 * fetching.MAX_BYTES:
+                connection.sendall(repeated * 1_000)
+                sent += len(repeated) * 1_000
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=flood, args=(listener,))
+        thread.start()
+        with pytest.raises(KeySetError, match="sent more than 524288 bytes"):
+            fetching.fetch(f"http://127.0.0.1:{listener.getsockname()[1]}/")
+        thread.join()
 
 
 @pytest.mark.rule("S-08")

@@ -1,7 +1,9 @@
 """Capabilities: patterns over envelopes that fail closed."""
 
 import datetime
+import gc
 import json
+import weakref
 from typing import Any
 
 import pytest
@@ -241,3 +243,15 @@ def test_the_example_of_the_decision_record_limits_what_is_sent_in_a_context() -
     assert not rules.allow(envelope("reflection"), None)
     assert rules.allow(envelope("chat"), None)
     assert not rules.allow(envelope("chat", context=context), inside)
+
+
+@pytest.mark.rule("S-15")
+def test_compiled_patterns_are_freed_without_the_garbage_collector() -> None:
+    gc.disable()
+    try:
+        pattern = compile_pattern({"params": {"name": ["read_*", "!read_key"]}})
+        freed = weakref.ref(pattern)
+        del pattern
+        assert freed() is None
+    finally:
+        gc.enable()
