@@ -86,9 +86,11 @@ class Issuers:
 
         Public keys are known to everyone: an issuer may list those of another.
         """
+        unnamed = [each for each in self._issuers if each.issuer is None]
         stated = claims.get("iss")
-        named = [each for each in self._issuers if each.issuer == stated is not None]
-        return [*named, *(each for each in self._issuers if each.issuer is None)]
+        if stated is None:
+            return unnamed
+        return [*(each for each in self._issuers if each.issuer == stated), *unnamed]
 
     def _grant(self, claims: Mapping[str, Any], issuer: Issuer, now: float) -> Grant | BadToken:
         try:
