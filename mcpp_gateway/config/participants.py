@@ -59,8 +59,9 @@ def token_digest(
     if participant.token_file is not None:
         try:
             token = (folder / participant.token_file).read_text(encoding="utf-8").strip()
-        except (OSError, ValueError):
-            raise BadKeyError(where, "the file cannot be read") from None
+        except (OSError, ValueError) as error:  # a ValueError may quote the token
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise BadKeyError(where, f"cannot read the file: {reason}") from None
     elif participant.token_env is not None:
         token = environment.get(participant.token_env)
         if token is None:

@@ -126,6 +126,15 @@ def test_a_bad_participant_is_refused_without_repeating_its_token(lines: list[st
 
 
 @pytest.mark.rule("G-46")
+def test_a_token_file_that_cannot_be_read_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read the file: No such file"):
+        config.parse(participant('token_file = "token"'), {}, folder=tmp_path)
+    (tmp_path / "token").write_bytes(SECRET.encode() + b"\xff")
+    with pytest.raises(ConfigError, match="cannot read the file: it is not text$"):
+        config.parse(participant('token_file = "token"'), {}, folder=tmp_path)
+
+
+@pytest.mark.rule("G-46")
 def test_a_token_comes_from_the_text_a_digest_a_file_or_the_environment(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"  {SECRET}\n")
     digest = config.digest(SECRET)
