@@ -59,9 +59,10 @@ def token_digest(
     if participant.token_file is not None:
         try:
             token = (folder / participant.token_file).read_text(encoding="utf-8").strip()
-        except (OSError, ValueError) as error:  # a ValueError may quote the token
-            reason = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise BadKeyError(where, f"cannot read the file: {reason}") from None
+        except OSError as error:
+            raise BadKeyError(where, f"cannot read the file: {error.strerror}") from None
+        except ValueError:  # its message may quote the token
+            raise BadKeyError(where, "cannot read the file: it is not text") from None
     elif participant.token_env is not None:
         token = environment.get(participant.token_env)
         if token is None:

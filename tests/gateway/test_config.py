@@ -130,7 +130,7 @@ def test_a_token_file_that_cannot_be_read_is_refused_with_the_reason(tmp_path: P
     with pytest.raises(ConfigError, match="cannot read the file: No such file"):
         config.parse(participant('token_file = "token"'), {}, folder=tmp_path)
     (tmp_path / "token").write_bytes(SECRET.encode() + b"\xff")
-    with pytest.raises(ConfigError, match="cannot read the file: it is not text$"):
+    with pytest.raises(ConfigError, match=r"cannot read the file: it is not text$"):
         config.parse(participant('token_file = "token"'), {}, folder=tmp_path)
 
 
