@@ -73,7 +73,11 @@ def _read_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("target", metavar="TARGET", help="the participant that offers the tool")
     parser.add_argument("tool", metavar="TOOL", help="the tool's name")
     parser.add_argument(
-        "arguments", nargs="*", metavar="KEY=VALUE", help="arguments, or one JSON object"
+        "arguments",
+        nargs="*",
+        default=[],  # without it, argparse calls them required
+        metavar="KEY=VALUE",
+        help="arguments, or one JSON object",
     )
     parser.add_argument("--json", action="store_true", help="print the whole result as JSON")
     parser.add_argument("--context", metavar="ID", help="call it in this context")

@@ -37,6 +37,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         arguments.file = DEFAULT_FILE
     if arguments.command == "serve" and arguments.http and arguments.principals is None:
         parser.error("--http needs --principals FILE, which lists the tokens")
+    if arguments.command == "serve" and arguments.principals and not arguments.http:
+        parser.error("--principals needs --http: over stdio, the client is the file's owner")
     return arguments
 
 

@@ -66,6 +66,8 @@ class AdminClient:
             line.close()
         if answer.status != 200:
             text = data.decode(errors="replace").strip()[:200]
+            if (answer.status, text) == (404, "not found"):
+                text += "; its configuration needs a section [admin]"
             raise AdminError(f"the gateway answered {answer.status}: {text}")
         try:
             return msgspec.json.decode(data, type=kind)

@@ -59,8 +59,10 @@ def token_digest(
     if participant.token_file is not None:
         try:
             token = (folder / participant.token_file).read_text(encoding="utf-8").strip()
-        except (OSError, ValueError):
-            raise BadKeyError(where, "the file cannot be read") from None
+        except OSError as error:
+            raise BadKeyError(where, f"cannot read the file: {error.strerror}") from None
+        except ValueError:  # its message may quote the token
+            raise BadKeyError(where, "cannot read the file: it is not text") from None
     elif participant.token_env is not None:
         token = environment.get(participant.token_env)
         if token is None:

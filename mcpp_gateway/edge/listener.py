@@ -144,5 +144,5 @@ def _explain(error: OSError, host: str, port: int) -> str:
     if isinstance(error, socket.gaierror):
         return f"gateway.host: {host!r} is not a host name or address of this machine"
     if error.errno == errno.EADDRINUSE:
-        return f"gateway.port: {port} is in use; stop the other process or choose another port"
+        return f"gateway.port: {port} is in use; stop the other process or choose a --port"
     return f"cannot listen on {host}:{port}: {error.strerror or error}"

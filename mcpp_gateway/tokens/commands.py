@@ -124,6 +124,8 @@ def _run(arguments: argparse.Namespace) -> int:
         _revoke(arguments, pod)
     elif arguments.expires is not None:
         print(_sign(arguments, pod))
+    elif pod is None and arguments.link:
+        raise ConfigError("--link is for the pod of `mcpp up`, without --config")
     elif pod is None or _signed_only(arguments):
         raise ConfigError("a signed token needs --expires, such as --expires 30d")
     else:

@@ -1,5 +1,6 @@
 """The configuration: valid values, invalid values and their messages."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,23 @@ def test_a_bad_participant_is_refused_without_repeating_its_token(lines: list[st
     with pytest.raises(ConfigError, match=r"pods\.demo\.participants\.alice") as error:
         parse(participant(*lines))
     assert SECRET not in str(error.value)
+
+
+def test_the_defaults_in_the_documentation_are_those_in_use() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text()
+    [shown] = re.findall(r"has a default:\n\n```toml\n(.*?)```", text, re.DOTALL)
+    alice = participant(f'token = "{SECRET}"')
+    stated, default = parse(shown + alice), parse(alice)
+    assert (stated.gateway, stated.limits) == (default.gateway, default.limits)
+
+
+@pytest.mark.rule("G-46")
+def test_a_token_file_that_cannot_be_read_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read the file: No such file"):
+        config.parse(participant('token_file = "token"'), {}, folder=tmp_path)
+    (tmp_path / "token").write_bytes(SECRET.encode() + b"\xff")
+    with pytest.raises(ConfigError, match=r"cannot read the file: it is not text$"):
+        config.parse(participant('token_file = "token"'), {}, folder=tmp_path)
 
 
 @pytest.mark.rule("G-46")

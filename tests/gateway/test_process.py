@@ -195,8 +195,7 @@ def test_a_port_in_use_is_one_readable_line_and_exit_code_2(tmp_path: Path) -> N
         ended = run("gateway", "--config", "gateway.toml", "--port", str(port), folder=tmp_path)
     assert ended.returncode == 2
     assert ended.stderr == (
-        f"mcpp gateway: gateway.port: {port} is in use; "
-        "stop the other process or choose another port\n"
+        f"mcpp gateway: gateway.port: {port} is in use; stop the other process or choose a --port\n"
     )
 
 

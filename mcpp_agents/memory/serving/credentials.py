@@ -84,7 +84,9 @@ def _digest(path: Path, name: str, entry: _PrincipalEntry) -> str:
         return entry.token_sha256
     token = entry.token or ""
     if entry.token_env:
-        token = os.environ.get(entry.token_env, "")
+        if entry.token_env not in os.environ:
+            raise MemoryStoreError(f"{path}: {name}: the variable {entry.token_env} is not set")
+        token = os.environ[entry.token_env]
     elif entry.token_file:
         try:
             token = (path.parent / entry.token_file).read_text().strip()

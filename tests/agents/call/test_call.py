@@ -150,6 +150,12 @@ def test_send_learns_that_the_participant_left(sockets: SocketPod) -> None:
     assert raised.group_contains(mcpp.AbsentError, match="it left before it answered")
 
 
+def test_only_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["shop"])
+    assert capsys.readouterr().err.endswith("arguments are required: TOOL\n")
+
+
 def test_help_names_the_options(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])

@@ -83,6 +83,16 @@ async def test_it_is_off_unless_configured() -> None:
         assert (await ask(gateway, "kick", method="POST", body=b"{}"))[0] in (404, 405)
 
 
+async def test_the_command_says_that_it_is_off(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MCPP_ADMIN_TOKEN", ADMIN)
+    async with running() as gateway:
+        command = ["--url", f"http://127.0.0.1:{gateway.port}", "status"]
+        assert await anyio.to_thread.run_sync(main, command) == 1
+    assert "needs a section [admin]" in capsys.readouterr().err
+
+
 @pytest.mark.rule("O-01")
 @pytest.mark.parametrize("bearer", [None, "wrong-token-0123456789", token("alice"), "a.b.c"])
 async def test_other_tokens_do_not_open_it(bearer: str | None) -> None:

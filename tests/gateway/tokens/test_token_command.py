@@ -99,6 +99,7 @@ def test_revoking_a_name_that_is_not_known_fails_unless_another_issuer_may_have_
     ("arguments", "reason"),
     [
         (["ada"], "--expires"),
+        (["ada", "--link"], "--link is for the pod of `mcpp up`"),
         (["system:x", "--expires", "1d"], "reserved"),
         (["alice", "--expires", "1d"], "is configured in pod 'demo'"),
         (["ada", "--pod", "nowhere", "--expires", "1d"], "no pod 'nowhere'"),

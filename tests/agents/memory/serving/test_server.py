@@ -222,7 +222,7 @@ def test_a_foreign_host_is_refused(url: str) -> None:
     [
         ("[principals.a]", "a needs exactly one of"),
         ('[principals.a]\ntoken = "x y"', "a: the token"),
-        ('[principals.a]\ntoken_env = "MCPP_NO_SUCH"', "a: the token"),
+        ('[principals.a]\ntoken_env = "MCPP_NO_SUCH"', "MCPP_NO_SUCH is not set"),
         ('[principals.a]\ntoken_sha256 = "12"', "token_sha256"),
         ('[principals.a]\ntoken_file = "none"', "none"),
         ('[principals.a]\ntoken = "x"\nproject = []', "project"),
@@ -374,6 +374,14 @@ def test_http_without_principals_is_refused(path: Path, capsys: pytest.CaptureFi
     with pytest.raises(SystemExit, match="2"):
         main(["serve", "--file", str(path), "--http", "127.0.0.1:0"])
     assert "--principals" in capsys.readouterr().err
+
+
+def test_principals_without_http_are_refused(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["serve", "--file", str(path), "--principals", "principals.toml"])
+    assert "--principals needs --http" in capsys.readouterr().err
 
 
 def test_an_address_in_use_is_reported_in_one_line(
