@@ -373,6 +373,7 @@ async def test_an_idle_gateway_notices_that_its_servers_have_no_majority(
                 assert process is not None
                 process.kill()
                 process.wait()
+            assert only.cluster is not None
             link = only.cluster._link  # which may have to connect to the third server first
             await eventually(lambda: link.is_connected and not only.is_log_reachable, 60)
             assert "503" in await get(only, "/healthz")
