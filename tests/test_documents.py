@@ -19,6 +19,8 @@ def test_the_python_blocks_of_the_readme_run(
     text = (ROOT / "README.md").read_text()
     blocks = list(PYTHON.finditer(text))
     assert blocks
+    (tmp_path / "greeter.py").write_text(blocks[0][1])
+    monkeypatch.syspath_prepend(tmp_path)
     namespace: dict[str, object] = {}
     for block in blocks:
         lines_before = "\n" * text.count("\n", 0, block.start(1))  # for line numbers in tracebacks
