@@ -149,7 +149,7 @@ def extras_of(module: str) -> set[str]:
 # Imported only for a hint or a tool that comes from a program which uses the library itself.
 IMPORTED_FOR_USERS = {
     "mcpp.protocol.value_types": {"pydantic"},
-    "mcpp.transient.decorators": {"fastmcp", "mcp"},
+    "mcpp.transient.server_tools": {"fastmcp", "mcp"},
     "mcpp_agents.adapters.langgraph_agent": {"langchain", "langchain-core", "langgraph"},
     "mcpp_agents.adapters.openai_agent": {"agents", "openai-agents"},
     "mcpp_agents.adapters.pydantic_agent": {"pydantic-ai", "pydantic-ai-slim"},
