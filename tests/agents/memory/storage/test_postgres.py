@@ -176,7 +176,7 @@ def test_a_role_without_rights_is_refused_in_one_line(
     postgres.execute("DROP ROLE IF EXISTS stranger")
     postgres.execute("CREATE ROLE stranger LOGIN")
     url = new_url.replace("memory@", "stranger@")
-    with pytest.raises(MemoryStoreError, match="may not use, create or migrate the memory") as refused:
+    with pytest.raises(MemoryStoreError, match="may not use, create or migrate the") as refused:
         MemoryStore.open(url, embedder=None)
     assert "\n" not in str(refused.value)
 
