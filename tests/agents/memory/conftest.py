@@ -34,6 +34,18 @@ def rows(location: str | Path, sql: str) -> list[Any]:
         return connection.execute(sql).fetchall()
 
 
+def prepare_older(url: str, version: int) -> None:
+    """Create the tables of an earlier version of the schema in a database."""
+    import psycopg
+
+    from mcpp_agents.memory.storage.postgres import schema
+
+    older = {number: sql for number, sql in schema.migrations().items() if number <= version}
+    with pytest.MonkeyPatch.context() as earlier, psycopg.connect(url, autocommit=True) as database:
+        earlier.setattr(schema, "migrations", lambda: older)
+        schema.prepare(database)
+
+
 def option_for(location: str) -> list[str]:
     """Return the command-line option that names a file or a database."""
     return ["--database" if is_database(location) else "--file", location]

@@ -29,7 +29,7 @@ from mcpp_agents.memory.commands import main
 from mcpp_agents.memory.search.embedding_worker import EmbeddingWorker
 from mcpp_agents.memory.search.terms import parse
 from mcpp_agents.memory.storage.engine import Matches
-from tests.agents.memory.conftest import ManualClock, audited, holds, rows
+from tests.agents.memory.conftest import ManualClock, audited, holds, prepare_older, rows
 from tests.agents.memory.postgres_server import PostgresServer
 
 psycopg = pytest.importorskip("psycopg")
@@ -83,9 +83,7 @@ def test_an_older_schema_is_migrated_and_a_failed_migration_changes_nothing(
     new_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = schema.migrations()
-    monkeypatch.setattr(schema, "migrations", lambda: {1: steps[1]})
-    with psycopg.connect(new_url, autocommit=True) as connection:
-        schema.prepare(connection)
+    prepare_older(new_url, 1)
     broken = {**steps, 99: "CREATE TABLE more (id integer); SELECT 1 / 0"}
     monkeypatch.setattr(schema, "migrations", lambda: broken)
     with pytest.raises(MemoryStoreError, match="division by zero"):
@@ -98,12 +96,9 @@ def test_an_older_schema_is_migrated_and_a_failed_migration_changes_nothing(
 
 @pytest.mark.rule("M-02", "M-60")
 def test_items_of_an_older_schema_get_an_account_and_the_size_of_their_domain(
-    new_url: str, monkeypatch: pytest.MonkeyPatch
+    new_url: str,
 ) -> None:
-    steps = schema.migrations()
-    monkeypatch.setattr(schema, "migrations", lambda: {n: sql for n, sql in steps.items() if n < 9})
-    with psycopg.connect(new_url, autocommit=True) as connection:
-        schema.prepare(connection)
+    prepare_older(new_url, 8)
     for number, (principal, organization) in enumerate(
         [("ann", "local"), ("ann@home", "local"), ("ann", "acme")], start=1
     ):
@@ -120,7 +115,6 @@ def test_items_of_an_older_schema_get_an_account_and_the_size_of_their_domain(
         "UPDATE memory SET domain = 'd' WHERE seq = 3; INSERT INTO word_list"
         " SELECT seq, scope, 5, '{7}', '{}' FROM memory WHERE seq = 3",
     )
-    monkeypatch.undo()
     MemoryStore.open(new_url, embedder=None).close()
     sizes = "SELECT scope, items, tokens, first, last FROM scope_domain"
     assert rows(new_url, sizes) == [(3, 1, 5, 3, 3)]
@@ -144,13 +138,9 @@ def test_a_newer_schema_is_refused_in_one_line(
 
 @pytest.mark.rule("M-60", "M-61")
 def test_a_start_waits_a_bounded_time_for_another_one(
-    new_url: str, monkeypatch: pytest.MonkeyPatch
+    new_url: str,
 ) -> None:
-    steps = schema.migrations()
-    monkeypatch.setattr(schema, "migrations", lambda: {1: steps[1]})
-    with psycopg.connect(new_url, autocommit=True) as connection:
-        schema.prepare(connection)
-    monkeypatch.undo()
+    prepare_older(new_url, 1)
     with psycopg.connect(new_url) as other:
         other.execute("LOCK TABLE mcpp_memory.migration IN SHARE ROW EXCLUSIVE MODE")
         with pytest.raises(MemoryStoreError, match=r"holds a lock .* try again later"):

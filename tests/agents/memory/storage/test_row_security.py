@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from mcpp_agents.memory import MemoryDraft, MemoryStore, Principal, UnknownMemory
-from tests.agents.memory.conftest import rows
+from tests.agents.memory.conftest import prepare_older, rows
 from tests.agents.memory.postgres_server import PostgresServer
 
 psycopg = pytest.importorskip("psycopg")
 pytest.importorskip("psycopg_pool")
 
-from mcpp_agents.memory.storage.postgres import schema  # noqa: E402
 from mcpp_agents.memory.storage.postgres.reach import Reach  # noqa: E402
 
 DOCS = Path(__file__).parents[4] / "docs" / "memory.md"
@@ -296,15 +295,11 @@ def test_a_role_that_may_only_read_cannot_stop_writes(
 
 @pytest.mark.rule("M-60")
 def test_a_role_that_could_write_to_an_older_schema_still_can(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer,
 ) -> None:
     url = postgres.new_database()
-    steps = schema.migrations()
-    monkeypatch.setattr(schema, "migrations", lambda: {n: sql for n, sql in steps.items() if n < 5})
-    with psycopg.connect(url, autocommit=True) as connection:
-        schema.prepare(connection)
+    prepare_older(url, 4)
     postgres.add_writer(url)
-    monkeypatch.undo()
     MemoryStore.open(url, embedder=None).close()
     with MemoryStore.open(url.replace("memory@", "writer@"), embedder=None) as store:
         store.remember("more", "apple", "note")
@@ -417,18 +412,14 @@ def test_plans_and_estimates_tell_nothing_about_hidden_texts(
 
 @pytest.mark.rule("M-60", "M-65")
 def test_a_role_that_could_read_all_tables_of_an_older_schema_loses_those_of_words(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer,
 ) -> None:
     url = postgres.new_database()
-    steps = schema.migrations()
-    older = {n: sql for n, sql in steps.items() if n < 11}
-    monkeypatch.setattr(schema, "migrations", lambda: older)
-    MemoryStore.open(url, embedder=None).close()
+    prepare_older(url, 10)
     postgres.add_reader(url)
     postgres.add_writer(url)
     with connect(url, "reader") as reader:
         assert reader.execute("SELECT FROM posting").fetchall() == []
-        monkeypatch.undo()
         with MemoryStore.open(url, embedder=None) as store:
             store.remember("shown", "apple", "note", project="web")
         rows(url, "INSERT INTO role_access (role, organization) VALUES ('reader', 'local')")
