@@ -290,8 +290,10 @@ class ServerConnection(asyncio.Protocol):
             request = events[0]
             assert isinstance(request, Request)
             self._answer(method, request, rest)
-        elif method in _OTHER_METHODS:  # websockets 16 parses GET requests only
-            self._answer(method, Request(target, Headers()), rest)
+        elif method in _OTHER_METHODS and (parsed := read_head(head)) is not None:
+            # websockets 16 parses GET requests only
+            answer = routes.handle(self._gateway, self._request(*parsed))
+            self._give(answer, Request(target, Headers()), rest)
         else:
             self._refuse(Denial(400, "not a valid HTTP request"))
 

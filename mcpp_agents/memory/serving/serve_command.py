@@ -38,4 +38,5 @@ def serve_http(
         app = mcp_server.http_app(store, credentials, host=listener.getsockname()[0])
         sys.stderr.write(f"mcpp memory: http://{address_of(listener)}/mcp\n")
         with suppress(KeyboardInterrupt):  # raised after uvicorn has shut down
-            uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+            config = uvicorn.Config(app, log_level="warning", ws="none")
+            uvicorn.Server(config).run(sockets=[listener])

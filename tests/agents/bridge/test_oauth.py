@@ -95,7 +95,8 @@ async def running() -> AsyncIterator[Authorization]:
     ]
     with listen("127.0.0.1", 0) as listener:
         server.base = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        config = uvicorn.Config(Starlette(routes=routes), log_level="warning", lifespan="off")
+        app = Starlette(routes=routes)
+        config = uvicorn.Config(app, log_level="warning", lifespan="off", ws="none")
         async with background() as tasks:
             tasks.start_soon(uvicorn.Server(config)._serve, [listener])
             with anyio.fail_after(2 * BOUND):
