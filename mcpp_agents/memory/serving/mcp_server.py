@@ -24,7 +24,7 @@ from mcpp.agent.shares import FairLimiter
 from mcpp_agents.memory.access import OWNER, Principal
 from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.serving.credentials import Credentials
-from mcpp_agents.memory.serving.throttle import GuessLimit
+from mcpp_agents.memory.serving.throttle import GuessLimit, RequestLimit
 from mcpp_agents.memory.serving.tools import TOOLS, text_of
 from mcpp_agents.memory.store import MemoryStore
 
@@ -37,6 +37,7 @@ _INSTRUCTIONS = (
 
 # Calls at once, of which one principal gets half: the next one does not wait for its queue (M-39).
 _CONCURRENT_CALLS: Final = 8
+_MAX_BODY_BYTES: Final = 1_048_576  # as a gateway's messages
 
 RequestContext = ServerRequestContext[Any, Any]
 
@@ -104,11 +105,13 @@ def http_app(store: MemoryStore, credentials: Credentials, *, host: str) -> Star
     app = build_server(store, credentials).streamable_http_app(
         stateless_http=True,
         json_response=True,
+        max_request_body_size=_MAX_BODY_BYTES,
         host=host,
         # The tokens are our own: there is no issuer, but the field is required.
         auth=AuthSettings(issuer_url=AnyHttpUrl("http://localhost"), resource_server_url=None),
         token_verifier=_CredentialsVerifier(credentials),
     )
+    app.add_middleware(RequestLimit)
     app.add_middleware(GuessLimit)  # the outermost: it comes before the token is looked at
     return app
 

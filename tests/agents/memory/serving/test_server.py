@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,17 +189,27 @@ def test_many_calls_of_one_principal_do_not_let_another_wait(
         remember = {"name": "remember", "arguments": REMEMBER}
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": remember}
         headers = {"Authorization": f"Bearer {ALICE}", "Accept": "application/json"}
+        answered: list[int] = []
+        refused = anyio.Event()
+
         async with (
             httpx2.AsyncClient(headers=headers, timeout=30) as http,
             anyio.create_task_group() as calls,
         ):
+
+            async def call() -> None:
+                answered.append((await http.post(url, json=body)).status_code)
+                refused.set()
+
             other.execute("BEGIN IMMEDIATE")
-            for _ in range(60):  # more than there are threads
-                calls.start_soon(partial(http.post, url, json=body))
-            await anyio.wait_all_tasks_blocked()
+            for _ in range(65):  # more than there are threads, and one more than may wait
+                calls.start_soon(call)
+            await refused.wait()
+            assert answered == [429]
             answer = await ask(url, BOB, "context", {"goal": "rotation"})
             other.execute("ROLLBACK")
         assert answer.structured_content["total_items"] == 0
+        assert sorted(answered) == [200] * 64 + [429]
 
     with (
         serving(file_store, tmp_path) as url,
