@@ -83,7 +83,8 @@ class GuessLimit:
 class RequestLimit:
     """Answers 429 to a token that has 64 requests under way. Owns the counts.
 
-    A request that waits for its turn is kept with its body, also if the client has gone.
+    A request that waits for its turn is kept with its body, also if the client has gone. GET would
+    hold a stream open, on which this server never sends anything: it is answered 405.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -96,6 +97,9 @@ class RequestLimit:
         token = Headers(scope=scope).get("authorization", "")[len("Bearer ") :] if is_http else ""
         if not token:  # it is refused at once
             await self._app(scope, receive, send)
+        elif scope["method"] == "GET":
+            answer = PlainTextResponse("no stream is offered", 405, {"Allow": "POST"})
+            await answer(scope, receive, send)
         elif self._under_way[token] >= _REQUESTS_AT_ONCE:
             answer = PlainTextResponse("too many requests at once", 429, {"Retry-After": "1"})
             await answer(scope, receive, send)

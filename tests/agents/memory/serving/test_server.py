@@ -218,6 +218,11 @@ def test_many_calls_of_one_principal_do_not_let_another_wait(
         run(lambda: test(url, other))
 
 
+def test_a_client_cannot_hold_a_stream_open(url: str) -> None:
+    headers = {"Authorization": f"Bearer {ALICE}", "Accept": "text/event-stream"}
+    assert httpx2.get(url, headers=headers).status_code == 405
+
+
 def test_a_token_without_an_organization_is_refused_with_the_specified_text(url: str) -> None:
     async def test() -> None:
         refused = await ask(url, NO_ORGANIZATION, "context", {"goal": "rotation"})
