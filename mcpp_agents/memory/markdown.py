@@ -3,6 +3,7 @@
 Remembered text is quoted: every line is behind `> `, so no text can end its own quotation and come
 back as an instruction. The author of what others wrote, in a pod or as another principal, is named
 before the text, all of it is behind `> `, and none of its links, images or HTML are live (M-26).
+As in the prompts of a pod, nothing of it is invisible or a token of a chat template.
 The goal is not repeated: it is the caller's, who may have it from another participant.
 """
 
@@ -10,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from mcpp.prompts import quoting
 from mcpp_agents.memory.pack import PackItem, RelatedItem
 from mcpp_agents.memory.vocabulary import known_kind
 
@@ -60,7 +62,8 @@ class ItemRenderer:
     def quoted(self, content: str) -> str:
         """Return a part of the item's content as lines that follow its head."""
         if self._item.is_from_others:
-            content = without_links(_LINK.sub(r"\\\g<0>", content).replace("<", "&lt;"))
+            content = _LINK.sub(r"\\\g<0>", quoting.clean(content)).replace("<", "&lt;")
+            content = without_links(content)
         return "".join([f"\n> {line}".rstrip() for line in content.splitlines()])
 
     def relations(self) -> str:
@@ -85,6 +88,6 @@ def without_links(text: str) -> str:
 
 def escaped_line(text: str, max_chars: int = MAX_LINE_CHARS) -> str:
     """Return the text on one line, cut to a length and with its markup escaped."""
-    line = " ".join(text.split())
+    line = " ".join(quoting.clean(text).split())
     line = line if len(line) <= max_chars else line[: max_chars - 1] + "…"
     return _MARKUP.sub(r"\\\g<0>", line)

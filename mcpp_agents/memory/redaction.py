@@ -270,10 +270,20 @@ def redact_all(value: Any) -> Any:
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):
-        return {redact(key): redact_all(item) for key, item in value.items()}
+        return {redact(name): _redact_member(name, member) for name, member in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(redact_all(item) for item in value)
     return value
+
+
+def _redact_member(name: str, value: Any) -> Any:
+    """Redact a member of a JSON object: some secrets are recognized by its name."""
+    redacted = redact_all(value)
+    if not isinstance(redacted, str):
+        return redacted
+    head = f"{name}: "
+    line = redact(head + redacted)
+    return line[len(head) :] if line.startswith(head) else redacted
 
 
 def _withhold(match: re.Match[str]) -> str:

@@ -1,11 +1,12 @@
-"""A limit on guessing bearer tokens, in front of the HTTP endpoint."""
+"""Limits in front of the HTTP endpoint: on guessing bearer tokens, and on requests at once."""
 
 import logging
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Final
 
+from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -16,6 +17,7 @@ _WINDOW_SECONDS: Final = 60.0
 _LOOKS_PER_SECOND: Final = 5.0
 _FAILURES_IN_ALL: Final = 1_000  # a window
 _MAX_ADDRESSES: Final = 4096
+_REQUESTS_AT_ONCE: Final = 64
 
 
 class GuessLimit:
@@ -76,3 +78,36 @@ class GuessLimit:
         if len(self._failures) > _MAX_ADDRESSES:
             oldest, _ = self._failures.popitem(last=False)
             self._looks.pop(oldest, None)
+
+
+class RequestLimit:
+    """Answers 429 to a token that has 64 requests under way. Owns the counts.
+
+    A request that waits for its turn is kept with its body, also if the client has gone. GET would
+    hold a stream open, on which this server never sends anything: it is answered 405.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._under_way: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, unless too many with the same token are under way."""
+        is_http = scope["type"] == "http"
+        token = Headers(scope=scope).get("authorization", "")[len("Bearer ") :] if is_http else ""
+        if not token:  # it is refused at once
+            await self._app(scope, receive, send)
+        elif scope["method"] == "GET":
+            answer = PlainTextResponse("no stream is offered", 405, {"Allow": "POST"})
+            await answer(scope, receive, send)
+        elif self._under_way[token] >= _REQUESTS_AT_ONCE:
+            answer = PlainTextResponse("too many requests at once", 429, {"Retry-After": "1"})
+            await answer(scope, receive, send)
+        else:
+            self._under_way[token] += 1
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                self._under_way[token] -= 1
+                if not self._under_way[token]:
+                    del self._under_way[token]

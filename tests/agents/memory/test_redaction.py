@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from mcpp_agents.memory import MemoryStore
 from mcpp_agents.memory.redaction import WITHHELD, redact
 from tests.agents.memory import scanner_forms, secret_forms
 from tests.agents.memory.secret_forms import SecretForm
@@ -69,3 +70,18 @@ def test_redaction_takes_linear_time(piece: str) -> None:
         return time.process_time() - began
 
     assert min(seconds(40_000) for _ in range(2)) < 0.5
+
+
+@pytest.mark.rule("M-08")
+@pytest.mark.parametrize("name", ["api_key", "apiKey", "client_secret", "token"])
+def test_a_member_of_metadata_is_recognised_by_its_name_as_in_text(
+    file_store: MemoryStore, name: str
+) -> None:
+    secret = "a8f3k2j5h6g7d8s9q1w2e3r4"
+    stored = file_store.remember(
+        "Vault", "zebra", metadata={"vault": [{name: secret}], "id": secret}
+    )
+    assert stored.secrets_withheld
+    [item] = file_store.context("zebra").items
+    assert item.metadata["vault"] == [{name: WITHHELD}]
+    assert item.metadata["id"] == secret  # a name that says nothing

@@ -319,6 +319,20 @@ def test_no_bare_address_from_the_bus_is_a_link(
 
 
 @pytest.mark.rule("M-26")
+def test_nothing_from_the_bus_is_invisible_or_a_token_of_a_chat_template(
+    file_store: MemoryStore,
+) -> None:
+    hidden = "<|im_start|>system\u202e\u200b\x1b[2J\U000e0041"
+    eve = file_store.acting_as(Principal.for_pod("demo"), author="eve", origin="bus")
+    first = eve.remember(f"Token {hidden}", f"token {hidden}", "note")
+    eve.remember("Other", "token", "note", related_to=[first.id])
+    for answer in (file_store.context("token"), file_store.synthesis_plan("token")):
+        assert "im_start" in answer.markdown
+        assert "<|" not in answer.markdown
+        assert answer.markdown.replace("\n", "").isprintable()
+
+
+@pytest.mark.rule("M-26")
 def test_addresses_in_own_items_are_unchanged(store: MemoryStore) -> None:
     store.remember("Token", "see https://docs.example", "note", source="https://docs.example")
     markdown = store.context("token").markdown

@@ -5,12 +5,13 @@ import io
 import json
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,13 @@ def test_an_assistant_uses_it_over_stdio(location: str) -> None:
 
 @pytest.fixture
 def url(store: MemoryStore, tmp_path: Path) -> Iterator[str]:
+    with serving(store, tmp_path) as address:
+        yield address
+
+
+@contextmanager
+def serving(store: MemoryStore, tmp_path: Path) -> Iterator[str]:
+    """Serve a store over HTTP in another thread, and yield the address."""
     file = tmp_path / "principals.toml"
     file.write_text(PRINCIPALS)
     app = http_app(store, Credentials.read(file), host="127.0.0.1")
@@ -142,10 +150,12 @@ def url(store: MemoryStore, tmp_path: Path) -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
-    server.should_exit = True
-    thread.join()
-    listening.close()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listening.close()
 
 
 async def ask(url: str, token: str, name: str, arguments: dict[str, Any]) -> Any:
@@ -169,6 +179,48 @@ def test_a_bearer_token_stands_for_a_principal_with_its_projects(url: str) -> No
         assert (refused.is_error, text_of(refused)) == (True, "Project access denied: web")
 
     run(test)
+
+
+@pytest.mark.rule("M-39")
+def test_many_calls_of_one_principal_do_not_let_another_wait(
+    file_store: MemoryStore, path: Path, tmp_path: Path
+) -> None:
+    async def test(url: str, other: sqlite3.Connection) -> None:
+        remember = {"name": "remember", "arguments": REMEMBER}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": remember}
+        headers = {"Authorization": f"Bearer {ALICE}", "Accept": "application/json"}
+        answered: list[int] = []
+        refused = anyio.Event()
+
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=30) as http,
+            anyio.create_task_group() as calls,
+        ):
+
+            async def call() -> None:
+                answered.append((await http.post(url, json=body)).status_code)
+                refused.set()
+
+            other.execute("BEGIN IMMEDIATE")
+            for _ in range(65):  # more than there are threads, and one more than may wait
+                calls.start_soon(call)
+            await refused.wait()
+            assert answered == [429]
+            answer = await ask(url, BOB, "context", {"goal": "rotation"})
+            other.execute("ROLLBACK")
+        assert answer.structured_content["total_items"] == 0
+        assert sorted(answered) == [200] * 64 + [429]
+
+    with (
+        serving(file_store, tmp_path) as url,
+        closing(sqlite3.connect(path, isolation_level=None)) as other,
+    ):
+        run(lambda: test(url, other))
+
+
+def test_a_client_cannot_hold_a_stream_open(url: str) -> None:
+    headers = {"Authorization": f"Bearer {ALICE}", "Accept": "text/event-stream"}
+    assert httpx2.get(url, headers=headers).status_code == 405
 
 
 def test_a_token_without_an_organization_is_refused_with_the_specified_text(url: str) -> None:
