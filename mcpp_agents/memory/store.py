@@ -432,7 +432,7 @@ class MemoryStore:
         # Otherwise readers of the target would lose it to an item they cannot see.
         if item.scope != target.scope:
             raise InvalidMemory(f"{target.id} lies in another scope, and cannot be superseded here")
-        if self._caller != _OWNER_CALLER and not self._is_author_of(target):
+        if item.origin == "bus" and not self._is_author_of(target):
             raise AccessDenied(f"Only its author may supersede {target.id}")
 
     def _charge_quota(self, items: int, now: float) -> None:

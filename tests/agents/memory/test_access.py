@@ -239,18 +239,6 @@ def test_a_participant_never_supersedes_or_forgets_anothers_item(store: MemorySt
     assert names(ann) == {"ann, better"}
 
 
-@pytest.mark.rule("M-05")
-def test_a_principal_does_not_hide_what_another_has_stored(store: MemoryStore) -> None:
-    alice, bob = store.acting_as(ALICE), store.acting_as(BOB)
-    owned = alice.remember("alice's", "apple", "note", project="api")
-    related = [f"supersedes:{owned.id}"]
-    with pytest.raises(AccessDenied, match="Only its author"):
-        bob.remember("bob's", "apple", "note", project="api", related_to=related)
-    assert names(bob) == {"alice's"}
-    store.remember("the owner's", "apple", "note", project="api", related_to=related)
-    assert names(bob) == {"the owner's"}
-
-
 @pytest.mark.rule("M-35")
 def test_the_same_name_in_another_pod_is_another_author(store: MemoryStore) -> None:
     granted = frozenset({"api"})
