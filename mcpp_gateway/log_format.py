@@ -20,15 +20,17 @@ _BARE: Final = re.compile(r"(?![{\[])[^\s=\"'\\]+")
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def configure(format: Literal["text", "json"]) -> None:
-    """Send the gateway's logs to standard error."""
+def configure(
+    format: Literal["text", "json"], name: str = "mcpp", level: int = logging.INFO
+) -> None:
+    """Send the logs of a logger, and of those below it, to standard error."""
     handler = QueuedHandler(sys.stderr)
     handler.setFormatter(_JsonLines() if format == "json" else _TextLines())
-    logger = logging.getLogger("mcpp")
+    logger = logging.getLogger(name)
     for old in logger.handlers:
         old.close()
     logger.handlers[:] = [handler]
-    logger.setLevel(logging.INFO)
+    logger.setLevel(level)
     logger.propagate = False
 
 
