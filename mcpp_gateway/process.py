@@ -137,9 +137,9 @@ class _Process:
             self._sockets = [socket.socket(fileno=number) for number in copies]
             if gateway.config.log.kind == "memory":
                 logger.warning("the log is in memory: what it holds is lost with this process")
-        logger.info("draining", extra={"connections": len(gateway.connections)})
-        if successor is None:  # it may yet fail to take over
+        else:  # one that takes over may yet fail to
             await asyncio.to_thread(stopping)
+        logger.info("draining", extra={"connections": len(gateway.connections)})
         await gateway.drain(handing_over=successor is not None)
         if successor is None or await self._is_replaced(successor):
             return False
