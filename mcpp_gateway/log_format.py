@@ -20,17 +20,15 @@ _BARE: Final = re.compile(r"(?![{\[])[^\s=\"'\\]+")
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def configure(
-    format: Literal["text", "json"], name: str = "mcpp", level: int = logging.INFO
-) -> None:
-    """Send the logs of a logger, and of those below it, to standard error."""
+def configure(format: Literal["text", "json"], *, is_gateway: bool = True) -> None:
+    """Send the gateway's logs to standard error, or all warnings of a process that it runs."""
     handler = QueuedHandler(sys.stderr)
     handler.setFormatter(_JsonLines() if format == "json" else _TextLines())
-    logger = logging.getLogger(name)
+    logger = logging.getLogger("mcpp") if is_gateway else logging.getLogger()
     for old in logger.handlers:
         old.close()
     logger.handlers[:] = [handler]
-    logger.setLevel(level)
+    logger.setLevel(logging.INFO if is_gateway else logging.WARNING)
     logger.propagate = False
 
 

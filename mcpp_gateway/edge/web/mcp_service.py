@@ -92,8 +92,8 @@ class McpService:
             logs = ""
             if self._log_format == "json":  # the command keeps what is configured before
                 logs = (
-                    "import logging; from mcpp_gateway.log_format import configure; "
-                    "configure('json', '', logging.WARNING); "
+                    "from mcpp_gateway.log_format import configure; "
+                    "configure('json', is_gateway=False); "
                 )
             program = (
                 f"from mcpp_gateway.demo import end_with_parent; end_with_parent(); {logs}"
