@@ -123,7 +123,7 @@ def up(argv: list[str]) -> int:
                 if arguments.cluster is not None:  # before it is saved
                     check_ports(arguments.port, arguments.cluster)
                 pod.set_port(arguments.port)
-            agents = demo.agents(pod) if arguments.demo else nullcontext()
+            agents = demo.agents(pod) if arguments.demo else nullcontext(_stop_nothing)
             cluster: LocalCluster | None = None
 
             async def announce(gateway: Gateway) -> None:
@@ -140,8 +140,10 @@ def up(argv: list[str]) -> int:
 
             key = _session_key(pod.folder)
             if arguments.cluster is None:
-                with agents:
-                    return _run("up", pod.path, os.environ, announce, key, loading, _LOCAL_LOG)
+                with agents as stop:
+                    return _run(
+                        "up", pod.path, os.environ, announce, key, loading, _LOCAL_LOG, stop
+                    )
             port = configuration.load(pod.path).gateway.port
             cluster = local = LocalCluster(pod.path, port, arguments.cluster, os.environ)
 
@@ -151,9 +153,11 @@ def up(argv: list[str]) -> int:
                     yield
                 local.reload()
 
-            with local.running(), agents:
+            with local.running(), agents as stop:
                 environment = local.environment
-                return _run("up", pod.path, environment, announce, key, loading_everywhere)
+                return _run(
+                    "up", pod.path, environment, announce, key, loading_everywhere, stopping=stop
+                )
     except McppError as error:
         return _fail("up", error)
 
@@ -175,6 +179,10 @@ async def _say_nothing(gateway: Gateway) -> None:
     """Print nothing: the log says that the gateway listens."""
 
 
+def _stop_nothing() -> None:
+    """Do nothing: no agents run."""
+
+
 def _run(
     command: str,
     path: Path,
@@ -183,6 +191,7 @@ def _run(
     session_key: bytes | None = None,
     loading: local_pod.Loading = nullcontext,
     log: Mapping[str, Any] | None = None,
+    stopping: Callable[[], None] = _stop_nothing,
 ) -> int:
     def load() -> Config:
         # The gateway applies what this returns before it reads from a connection again.
@@ -197,7 +206,7 @@ def _run(
         config = load()
         log_format.configure(config.gateway.log_format)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(serve(config, load, announce, session_key))
+            runner.run(serve(config, load, announce, session_key, stopping=stopping))
     except McppError as error:
         return _fail(command, error)
     return 0

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
@@ -25,8 +25,8 @@ _MAX_PAUSE_SECONDS: Final = 10.0
 
 
 @contextmanager
-def agents(pod: LocalPod) -> Iterator[None]:
-    """Run all demo agents while the block runs."""
+def agents(pod: LocalPod) -> Iterator[Callable[[], None]]:
+    """Run all demo agents while the block runs; yield a function that stops them before its end."""
     found = sorted(entry_points(group="mcpp.demo"), key=lambda entry: entry.name)
     if not found:
         print(
@@ -34,15 +34,19 @@ def agents(pod: LocalPod) -> Iterator[None]:
             file=sys.stderr,
         )
     supervisors = [_Supervisor(entry, pod) for entry in found]
-    try:
-        for supervisor in supervisors:
-            supervisor.start()
-        yield
-    finally:
+
+    def stop() -> None:
         for supervisor in supervisors:
             supervisor.stop()
         for supervisor in supervisors:
             supervisor.finish()
+
+    try:
+        for supervisor in supervisors:
+            supervisor.start()
+        yield stop
+    finally:
+        stop()
 
 
 def end_with_parent(stop_seconds: float = _STOP_SECONDS) -> None:

@@ -20,15 +20,15 @@ _BARE: Final = re.compile(r"(?![{\[])[^\s=\"'\\]+")
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def configure(format: Literal["text", "json"]) -> None:
-    """Send the gateway's logs to standard error."""
+def configure(format: Literal["text", "json"], *, is_gateway: bool = True) -> None:
+    """Send the gateway's logs to standard error, or all warnings of a process that it runs."""
     handler = QueuedHandler(sys.stderr)
     handler.setFormatter(_JsonLines() if format == "json" else _TextLines())
-    logger = logging.getLogger("mcpp")
+    logger = logging.getLogger("mcpp") if is_gateway else logging.getLogger()
     for old in logger.handlers:
         old.close()
     logger.handlers[:] = [handler]
-    logger.setLevel(logging.INFO)
+    logger.setLevel(logging.INFO if is_gateway else logging.WARNING)
     logger.propagate = False
 
 

@@ -34,10 +34,12 @@ async def serve(
     started: Callable[[Gateway], Awaitable[None]],
     session_key: bytes | None = None,
     create: Callable[[Config, asyncio.AbstractEventLoop, bytes | None], Gateway] = Gateway,
+    stopping: Callable[[], None] = lambda: None,
 ) -> None:
     """Run a gateway until SIGTERM, SIGINT or the end of its terminal; SIGHUP reloads.
 
-    `started` is called once the port is open.
+    `started` is called once the port is open; `stopping`, in a thread, before it ends
+    without a successor.
     """
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_log_loop_error)
@@ -61,7 +63,7 @@ async def serve(
         facts = {"host": section.host, "port": section.port}
         logger.warning("still at the old address: a restart is needed for this one", extra=facts)
     await started(gateway)
-    while await process.run():
+    while await process.run(stopping):
         process.report()
 
 
@@ -119,7 +121,7 @@ class _Process:
         for warning in config.warnings:
             logger.warning(warning)
 
-    async def run(self) -> bool:
+    async def run(self, stopping: Callable[[], None]) -> bool:
         """Run until it is asked to stop, then stop in order.
 
         Return whether this process listens again: it does if the one that was to take over has
@@ -135,6 +137,8 @@ class _Process:
             self._sockets = [socket.socket(fileno=number) for number in copies]
             if gateway.config.log.kind == "memory":
                 logger.warning("the log is in memory: what it holds is lost with this process")
+        else:  # one that takes over may yet fail to
+            await asyncio.to_thread(stopping)
         logger.info("draining", extra={"connections": len(gateway.connections)})
         await gateway.drain(handing_over=successor is not None)
         if successor is None or await self._is_replaced(successor):

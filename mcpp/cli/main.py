@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, cast
 import mcpp
 from mcpp.cli.console import default_interrupt
 from mcpp.cli.extras import MissingExtraError, missing_extra
-from mcpp.errors import McppError
+from mcpp.errors import McppError, UnreachableError
 
 GROUP: Final = "mcpp.commands"
 
@@ -110,8 +110,18 @@ def _run(arguments: list[str]) -> int:
         return _fail_without_extra(name, missing)
     except MissingExtraError as error:
         return _fail_without_extra(name, error)
+    except UnreachableError as error:
+        return _fail(f"{error}{_how_to_start(error.url)}", _EXIT_FAILURE, name)
     except McppError as error:
         return _fail(str(error), _EXIT_FAILURE, name)
+
+
+def _how_to_start(url: str) -> str:
+    """Return a hint if the address is that of the local pod, which does not run."""
+    from mcpp.client import local_pod  # not for `mcpp --help`
+
+    pod = local_pod.find()
+    return "; `mcpp up` starts it" if pod is not None and pod.url == url else ""
 
 
 def _load(entry: EntryPoint) -> _Main:

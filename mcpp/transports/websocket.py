@@ -139,7 +139,9 @@ class WebSocketConnector:
         try:
             stream = await open_stream(uri.host, uri.port, tls)
         except (*_BROKEN, UnicodeError) as error:
-            raise UnreachableError(self.url, str(error) or "the connection broke") from None
+            refused = "connection refused" if isinstance(error, ConnectionRefusedError) else ""
+            reason = refused or str(error) or "the connection broke"
+            raise UnreachableError(self.url, reason) from None
         # Only now: many attempts find no gateway, and this is most of the work of one.
         websocket = WebSocket(stream, _protocol(uri, token), self.silence_seconds)
         try:

@@ -385,7 +385,12 @@ class PodHttpServer:
 async def serve(app: PodHttpServer, listener: socket.socket) -> None:
     """Serve an application until Ctrl-C or SIGTERM. Raises KeyboardInterrupt in the end."""
     config = uvicorn.Config(
-        app, log_level="warning", lifespan="off", ws="none", timeout_graceful_shutdown=2
+        app,
+        log_config=None,  # its lines go the way of all others
+        log_level="warning",
+        lifespan="off",
+        ws="none",
+        timeout_graceful_shutdown=2,
     )
     async with app.running():
         await uvicorn.Server(config).serve(sockets=[listener])

@@ -178,7 +178,7 @@ class Gateway:
             self.config, self.port, self._sessions, self.tokens, self.pods
         )
         if self.config.gateway.mcp:
-            self.mcp = McpService(await self._listener.local_url())
+            self.mcp = McpService(await self._listener.local_url(), self.config.gateway.log_format)
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._run_housekeeping)
 
     def admit(

@@ -231,7 +231,7 @@ def _revoke(arguments: argparse.Namespace, pod: local_pod.LocalPod | None) -> No
     config = _config(arguments, pod)
     if pod is not None and not (pod.folder / "tokens").exists():
         if not was_configured:
-            raise UnknownNameError(arguments.name)
+            raise UnknownNameError(arguments.name, "participant")
         return
     if pod is None and any(
         each.id == arguments.name for settings in config.pods.values() for each in settings

@@ -24,8 +24,8 @@ KINDS: Final[tuple[Kind, ...]] = ("participant", "token")
 class UnknownNameError(McppError):
     """There is nothing to revoke: no signed token has this id, or names this participant."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"nothing is revoked: no signed token of {name!r} is known")
+    def __init__(self, name: str, what: str = "signed token of") -> None:
+        super().__init__(f"nothing is revoked: no {what} {name!r} is known")
         self.name = name
 
 

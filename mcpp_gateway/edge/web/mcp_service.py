@@ -12,7 +12,7 @@ from contextlib import suppress
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from mcpp.agent.shares import Shares
 
@@ -28,10 +28,11 @@ logger = logging.getLogger("mcpp.gateway")
 class McpService:
     """The process behind `/mcp`. Owns it, and the folder of its socket."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, log_format: Literal["text", "json"]) -> None:
         """Describe the process; `url` is the address at which it joins the gateway."""
         self.requests = Shares(_MAX_REQUESTS)  # of participants, by pod and name
         self._url = url
+        self._log_format = log_format
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._starting = asyncio.Lock()
@@ -88,8 +89,14 @@ class McpService:
                 self._folder = tempfile.TemporaryDirectory(prefix="mcpp-")  # only for this user
             [entry] = entry_points(group="mcpp.commands", name="mcp")
             arguments = ["--http", str(self._path), "--url", self._url]
+            logs = ""
+            if self._log_format == "json":  # the command keeps what is configured before
+                logs = (
+                    "from mcpp_gateway.log_format import configure; "
+                    "configure('json', is_gateway=False); "
+                )
             program = (
-                "from mcpp_gateway.demo import end_with_parent; end_with_parent(); "
+                f"from mcpp_gateway.demo import end_with_parent; end_with_parent(); {logs}"
                 f"from {entry.module} import {entry.attr}; raise SystemExit("
                 f"{entry.attr}({arguments!r}))"
             )

@@ -1,6 +1,8 @@
 """The gateway's `/mcp`: streamable HTTP for the official MCP client and for hostile requests."""
 
+import asyncio
 import base64
+import json
 import logging
 import os
 import socket
@@ -22,6 +24,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcpp import Participant, ToolResult
 from mcpp.agent.tools import ToolCall
 from mcpp_agents.mcp_server import http_server
+from mcpp_gateway.edge.web.mcp_service import McpService
 from tests.agents.processes import BOUND
 from tests.gateway.sockets import running
 from tests.gateway.tokens.issuer import LoopbackIssuer
@@ -318,6 +321,31 @@ async def test_the_process_ends_with_the_gateway_and_is_started_again_if_it_dies
         with anyio.fail_after(BOUND):
             while service._process.returncode is None:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
+
+
+@pytest.mark.rule("G-48")
+async def test_the_process_writes_json_lines_where_the_gateway_does(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    closed = asyncio.Event()
+
+    class Hostile(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            transport.write(b"this is no request\r\n\r\n")
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            closed.set()
+
+    service = McpService("ws://127.0.0.1:1/ws", "json")
+    try:
+        with anyio.fail_after(BOUND):
+            await service.connect(Hostile())
+            await closed.wait()
+    finally:
+        await service.close()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert json.loads(line)["event"] == "Invalid HTTP request received."
 
 
 async def test_only_the_first_request_of_a_connection_is_answered(sockets: SocketPod) -> None:

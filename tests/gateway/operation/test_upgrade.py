@@ -293,6 +293,26 @@ async def test_a_signal_while_draining_is_not_lost_in_an_upgrade(
     await asyncio.to_thread(os.waitpid, pid, 0)
 
 
+async def test_what_runs_beside_a_gateway_is_stopped_while_it_still_serves() -> None:
+    """The demo's agents say what they leave unfinished before they go."""
+    config = parse(config_text(), {})
+    served: list[bytes] = []
+    ports: list[int] = []
+
+    async def stop(gateway: Gateway) -> None:
+        ports.append(gateway.port)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def stopping() -> None:
+        with socket.create_connection(("127.0.0.1", ports[0]), BOUND) as client:
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            served.append(client.recv(64))
+
+    async with asyncio.timeout(BOUND):
+        await serve(config, lambda: config, stop, stopping=stopping)
+    assert served[0].startswith(b"HTTP/1.1 200")
+
+
 class SlowToListenAgain(Gateway):
     """A gateway that listens once; then it waits, as for a cluster that is out of reach."""
 

@@ -7,6 +7,7 @@ import jwt
 import pytest
 
 from mcpp.cli.main import main
+from mcpp.client import local_pod
 from mcpp_gateway.tokens.store import TokenStore
 
 CONFIG = """
@@ -73,6 +74,15 @@ ISSUER = """
 jwks_url = "https://login.example.org/keys"
 audience = "mcpp"
 """
+
+
+def test_revoking_an_unknown_name_in_a_local_pod_says_that_there_is_no_such_participant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    local_pod.create()
+    assert main(["token", "adda", "--revoke"]) == 1
+    assert "nothing is revoked: no participant 'adda' is known" in capsys.readouterr().err
 
 
 @pytest.mark.rule("S-10")

@@ -12,6 +12,7 @@ import pytest
 
 from mcpp import __version__
 from mcpp.cli import main
+from mcpp.client import local_pod
 from mcpp.protocol import schema
 
 MCPP = Path(sys.executable).with_name("mcpp")
@@ -153,6 +154,24 @@ def test_an_mcpp_error_is_reported_in_one_line_and_ctrl_c_not_at_all(
     add_command("acme", f"def main(argv):\n    {statement}\n")
     assert main.main(["acme"]) == code
     assert capsys.readouterr().err == printed
+
+
+def test_a_local_pod_that_does_not_run_is_named_with_the_command_that_starts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in os.environ if name.startswith("MCPP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    pod = local_pod.create()
+    pod.set_port(1)  # no program listens there
+    assert main.main(["send", "hello"]) == 1
+    reason = f"no gateway answers at {pod.url}: connection refused; `mcpp up` starts it"
+    assert capsys.readouterr().err == f"mcpp send: {reason}\n"
+    other = "ws://127.0.0.1:1/ws?pod=other"
+    assert main.main(["send", "--url", other, "--token", "x", "hello"]) == 1
+    assert (
+        capsys.readouterr().err == f"mcpp send: no gateway answers at {other}: connection refused\n"
+    )
 
 
 def test_a_closed_pipe_ends_it_quietly() -> None:
