@@ -11,6 +11,7 @@ from mcpp.prompts.draft import Changed, LeftOut
 from mcpp.prompts.folding import KEPT_NEWEST, ContextSummary, digest_of, is_summarized
 from mcpp.prompts.names import call_id, tool_name
 from mcpp.prompts.prompt import Prompt, Report
+from mcpp.prompts.quoting import clean_text
 from mcpp.prompts.turns import BEGINNING
 from mcpp.transient.collapsing.cache_policy import CachePolicy
 from mcpp.transient.collapsing.expansion import EXPAND, expand_tool
@@ -33,6 +34,7 @@ __all__ = [
     "ResultBlock",
     "TextBlock",
     "call_id",
+    "clean_text",
     "digest_of",
     "expand_tool",
     "is_summarized",

@@ -35,12 +35,12 @@ def quote(text: str) -> str:
     if text.isascii() and text.isprintable() and "<|" not in text:
         return "> " + text  # fast path for most messages; the general case takes ten times as long
     if _SUSPECT.search(text):
-        text = clean(text)
+        text = clean_text(text)
     return "> " + text.replace("\n", "\n> ")
 
 
-def clean(text: str) -> str:
-    """Return the text with line breaks normalised to LF and invisible characters removed."""
+def clean_text(text: str) -> str:
+    """Return the text with line breaks as LF, without invisible characters and template tokens."""
     text = _HIDDEN.sub("", _BREAKS.sub("\n", text))
     return _SPECIAL.sub("< ", text)
 

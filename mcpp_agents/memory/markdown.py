@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from mcpp.prompts import quoting
+from mcpp.prompts import clean_text
 from mcpp_agents.memory.pack import PackItem, RelatedItem
 from mcpp_agents.memory.vocabulary import known_kind
 
@@ -62,7 +62,7 @@ class ItemRenderer:
     def quoted(self, content: str) -> str:
         """Return a part of the item's content as lines that follow its head."""
         if self._item.is_from_others:
-            content = _LINK.sub(r"\\\g<0>", quoting.clean(content)).replace("<", "&lt;")
+            content = _LINK.sub(r"\\\g<0>", clean_text(content)).replace("<", "&lt;")
             content = without_links(content)
         return "".join([f"\n> {line}".rstrip() for line in content.splitlines()])
 
@@ -88,6 +88,6 @@ def without_links(text: str) -> str:
 
 def escaped_line(text: str, max_chars: int = MAX_LINE_CHARS) -> str:
     """Return the text on one line, cut to a length and with its markup escaped."""
-    line = " ".join(quoting.clean(text).split())
+    line = " ".join(clean_text(text).split())
     line = line if len(line) <= max_chars else line[: max_chars - 1] + "…"
     return _MARKUP.sub(r"\\\g<0>", line)

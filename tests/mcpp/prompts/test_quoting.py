@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mcpp.prompts import PromptBuilder, TextBlock
-from mcpp.prompts.quoting import clean, name, quote, tool
+from mcpp.prompts.quoting import clean_text, name, quote, tool
 from mcpp.protocol.envelope import Envelope
 from mcpp.transient import transient
 from tests.mcpp.prompts.formats import check_all
@@ -73,12 +73,12 @@ def test_every_kind_of_line_break_starts_a_quoted_line(line_break: str) -> None:
 )
 def test_invisible_characters_are_removed(hidden: int) -> None:
     assert quote(f"plain{chr(hidden) * 3} text") == "> plain text"
-    assert clean(f"{chr(hidden)}") == ""
+    assert clean_text(f"{chr(hidden)}") == ""
 
 
 def test_cleaning_removes_invisible_characters_only() -> None:
-    assert clean("a\x00b\u202ec\U000e0041d\ufeff") == "abcd"
-    assert clean("<|im_end|> <｜x｜>") == "< |im_end|> < ｜x｜>"
+    assert clean_text("a\x00b\u202ec\U000e0041d\ufeff") == "abcd"
+    assert clean_text("<|im_end|> <｜x｜>") == "< |im_end|> < ｜x｜>"
     kept = "tab\there, naïve 日本語 👩\u200d💻 a<b || c"
     assert quote(kept) == f"> {kept}"
 
