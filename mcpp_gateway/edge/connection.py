@@ -281,26 +281,24 @@ class ServerConnection(asyncio.Protocol):
         if blobs.is_blob(target):
             self._read_blob(head, rest)
             return
+        method = head.partition(b" ")[0].decode("latin-1")
+        if method in _OTHER_METHODS:
+            self._read_other(head, rest)
+            return
         self._protocol.receive_data(head)
         events = self._protocol.events_received()
-        method = head.partition(b" ")[0].decode("latin-1")
-        if head.startswith(_ADMIN_POST):
-            self._read_post(head, rest)
-        elif events:
+        if events:
             request = events[0]
             assert isinstance(request, Request)
             self._answer(method, request, rest)
-        elif method in _OTHER_METHODS and (parsed := read_head(head)) is not None:
-            # websockets 16 parses GET requests only
-            answer = routes.handle(self._gateway, self._request(*parsed))
-            self._give(answer, Request(target, Headers()), rest)
         else:
             self._refuse(Denial(400, "not a valid HTTP request"))
 
-    def _read_post(self, head: bytes, rest: bytes) -> None:
-        """Read a request with a body, for the admin's interface; websockets parses GET only."""
+    def _read_other(self, head: bytes, rest: bytes) -> None:
+        """Read a request that is no GET, as websockets 16 cannot; only the admin's have a body."""
         parsed = read_head(head)
-        length = None if parsed is None else body_length(parsed[2])
+        has_body = head.startswith(_ADMIN_POST)
+        length = body_length(parsed[2]) if parsed is not None and has_body else 0
         if parsed is None or length is None:
             self._refuse(Denial(400, "not a valid HTTP request"))
         elif len(rest) < length:

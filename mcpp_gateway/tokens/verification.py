@@ -58,7 +58,8 @@ class Issuers:
         if not isinstance(key_id, str | None):
             return BadToken()
         waiting: Unverifiable | None = None
-        refusal, refused = BadToken(), None
+        refusal = BadToken()
+        not_granted: BadToken | None = None  # by the first issuer whose key has signed it
         was_tried = False
         for issuer in self._candidates(claims):
             keys = issuer.keys.find(key_id, header["alg"])
@@ -72,13 +73,15 @@ class Issuers:
                 grant = self._grant(claims, issuer, now)
                 if isinstance(grant, Grant):
                     return replace(grant, key=key.fingerprint)
-                refused = refused or grant
+                not_granted = not_granted or grant
                 continue
             was_tried = was_tried or bool(keys)
             if not any(key.id is not None and key.id == key_id for key in keys):
                 waiting = waiting or _unverifiable(issuer, may_refresh)
-        if refused is not None or waiting is None:
-            return refused or refusal
+        if not_granted is not None:
+            return not_granted
+        if waiting is None:
+            return refusal
         return replace(waiting, is_guess=was_tried and refusal.reason is None)
 
     def _candidates(self, claims: Mapping[str, Any]) -> list[Issuer]:
